@@ -1,0 +1,66 @@
+"""The errors a user can cause, each with the exit code the command line gives it.
+
+Every error is also a built-in exception (`ValueError`, `RuntimeError`), so that library users can
+catch what they would expect, and the command line prints the message alone, without a traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "Preempted",
+    "SaccadeError",
+    "TrainingError",
+    "UnknownNameError",
+    "near_matches",
+]
+
+
+class SaccadeError(Exception):
+    """Base of every error that saccade raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(SaccadeError, ValueError):
+    """An argument, option or configuration value that cannot be accepted."""
+
+    exit_code = 2
+
+
+class DataError(SaccadeError, ValueError):
+    """A data set or file that is missing, broken or unfit."""
+
+    exit_code = 3
+
+
+class TrainingError(SaccadeError, RuntimeError):
+    """A run that cannot go on: a non-finite loss, or no memory left."""
+
+    exit_code = 4
+
+
+class Preempted(SaccadeError, RuntimeError):  # noqa: N818 - it names an event, not a fault
+    """A run that was told to stop, saved its state and can be resumed."""
+
+    exit_code = 75
+
+
+class UnknownNameError(ConfigError):
+    """A name that is not in a table; the message lists the nearest ones."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        known = sorted(known)
+        near = near_matches(name, known)
+        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+        super().__init__(f"unknown {kind} {name!r}: {hint}Known: {', '.join(known) or 'none'}.")
+        self.kind, self.name, self.near = kind, name, near
+
+
+def near_matches(name: str, known: Iterable[str]) -> list[str]:
+    """The up to three known names closest to `name`, best first."""
+    return get_close_matches(name, list(known), n=3, cutoff=0.6)

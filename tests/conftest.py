@@ -1,0 +1,37 @@
+"""Set-up that every test shares: one torch thread a worker, and the operators timm asks for."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+def _define_torchvision_operators() -> None:
+    """Let `import timm` work beside a torch whose torchvision has no compiled operators.
+
+    torchvision registers fake versions of these operators when it is imported and fails where
+    they are not defined at all. Nothing here calls them.
+    """
+    try:
+        torch.ops.torchvision.nms  # noqa: B018
+    except (AttributeError, RuntimeError):
+        library = torch.library.Library("torchvision", "DEF")
+        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        globals()["_torchvision_library"] = library  # the definitions live as long as it does
+
+
+_define_torchvision_operators()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none, aloud."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
