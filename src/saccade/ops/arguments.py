@@ -1,0 +1,113 @@
+"""The checks and conventions that all attention functions share.
+
+Layout is `(B, H, N, D)`: batch, heads, tokens, head dim; values may have their own width E.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from saccade.errors import ConfigError
+
+__all__ = [
+    "Backend",
+    "check_backend",
+    "check_key_mask",
+    "check_qk",
+    "check_qkv",
+    "check_values",
+    "compute_dtype",
+    "resolve_scale",
+    "select_queries",
+]
+
+Backend = Literal["auto", "torch", "triton"]
+
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Refuse queries, keys and values that do not fit each other."""
+    check_qk(q, k)
+    check_values(v, k)
+    if v.dtype != k.dtype:
+        raise ConfigError(f"k is {k.dtype} and v is {v.dtype}; one dtype is expected")
+
+
+def check_qk(q: Tensor, k: Tensor, *, names: tuple[str, str] = ("q", "k")) -> None:
+    """Refuse queries and keys that do not fit each other."""
+    for name, x in zip(names, (q, k), strict=True):
+        _check_tensor(name, x)
+    if q.shape[:2] != k.shape[:2] or q.shape[-1] != k.shape[-1]:
+        raise ConfigError(
+            f"{names[0]} {tuple(q.shape)} and {names[1]} {tuple(k.shape)} differ in batch, heads "
+            "or width; only the number of tokens may differ"
+        )
+    if q.dtype != k.dtype or q.device != k.device:
+        raise ConfigError(
+            f"{names[0]} is {q.dtype} on {q.device} and {names[1]} is {k.dtype} on {k.device}; "
+            "one dtype and device are expected"
+        )
+
+
+def check_values(v: Tensor, k: Tensor, *, keys_name: str = "k") -> None:
+    """Refuse values that do not go with the keys."""
+    _check_tensor("v", v)
+    if v.shape[:3] != k.shape[:3]:
+        expected = f"({', '.join(map(str, k.shape[:3]))}, E)"
+        raise ConfigError(f"v has shape {tuple(v.shape)}; expected {expected} to match {keys_name}")
+    if v.device != k.device:
+        raise ConfigError(f"v is on {v.device}; expected {k.device}, as {keys_name}")
+
+
+def _check_tensor(name: str, x: Tensor) -> None:
+    if x.dim() != 4:
+        raise ConfigError(f"{name} has shape {tuple(x.shape)}; expected (B, H, N, D)")
+    if x.dtype not in _DTYPES:
+        accepted = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
+        raise ConfigError(f"{name} has dtype {x.dtype}; accepted: {accepted}")
+
+
+def check_key_mask(key_mask: Tensor | None, k: Tensor) -> None:
+    """Refuse a mask that is not a boolean `(B, N)` on the keys' device."""
+    if key_mask is None:
+        return
+    expected = (k.shape[0], k.shape[2])
+    if key_mask.dtype != torch.bool or tuple(key_mask.shape) != expected:
+        raise ConfigError(
+            f"key_mask is {key_mask.dtype} of shape {tuple(key_mask.shape)}; "
+            f"expected torch.bool of shape {expected}, True = attend"
+        )
+    if key_mask.device != k.device:
+        raise ConfigError(f"key_mask is on {key_mask.device}; expected {k.device}, as the keys")
+
+
+def check_backend(backend: Backend, available: tuple[Backend, ...]) -> None:
+    """Refuse a backend that the function does not have."""
+    if backend not in available:
+        raise ConfigError(f"backend={backend!r} cannot run here; accepted: {', '.join(available)}")
+
+
+def resolve_scale(scale: float | None, head_dim: int) -> float:
+    """The factor of the scores: as given, or 1/sqrt(D)."""
+    return head_dim**-0.5 if scale is None else float(scale)
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of everything between input and output: float64 stays, the rest is float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def select_queries(q: Tensor, queries: Tensor | slice | None) -> Tensor:
+    """The chosen rows of q; an index out of range raises."""
+    if queries is None:
+        return q
+    if isinstance(queries, slice):
+        return q[:, :, queries]
+    if queries.dim() != 1 or queries.dtype not in (torch.int32, torch.int64):
+        raise ConfigError(
+            f"queries is {queries.dtype} of shape {tuple(queries.shape)}; "
+            "expected a slice or a 1-D integer tensor of token positions"
+        )
+    return q.index_select(2, queries)

@@ -1,0 +1,26 @@
+"""Linear attention with positive feature maps (Performer and relatives)."""
+
+from saccade.ops.linear.attention import linear_attention, linear_weights
+from saccade.ops.linear.feature_maps import (
+    elu,
+    exp,
+    favor_softmax,
+    ftheta_mix,
+    ftheta_mlp,
+    gelu,
+    relu,
+)
+from saccade.ops.linear.projection import orthogonal_projection
+
+__all__ = [
+    "elu",
+    "exp",
+    "favor_softmax",
+    "ftheta_mix",
+    "ftheta_mlp",
+    "gelu",
+    "linear_attention",
+    "linear_weights",
+    "orthogonal_projection",
+    "relu",
+]

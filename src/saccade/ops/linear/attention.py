@@ -1,0 +1,98 @@
+"""Attention with a positive feature map, in linear time.
+
+    o_i = sum_j w_ij v_j / sum_j w_ij,   w_ij = phi_q_i.phi_k_j + eps
+        = (phi_q_i^T S + eps sum_j v_j) / (phi_q_i^T sum_j phi_k_j + eps N)
+
+with the state S = sum_j phi_k_j v_j^T.
+
+(Transformers are RNNs, arXiv:2006.16236; Performer, arXiv:2009.14794.)
+Cost: 4 N M (E+1) FLOPs a head; memory N (M + E). Sums are float32, or float64 for float64.
+
+# DEVIATION: the usual form adds eps to the denominator alone, so rows no longer sum to one when
+# their weights are small. Added to every weight instead, a query that matches nothing attends to
+# all keys alike, and rows stay convex.
+"""
+
+import torch
+from torch import Tensor
+
+from saccade.errors import ConfigError
+from saccade.ops.arguments import (
+    Backend,
+    check_backend,
+    check_key_mask,
+    check_qk,
+    check_values,
+    compute_dtype,
+    select_queries,
+)
+
+__all__ = ["linear_attention", "linear_weights"]
+
+_NAMES = ("phi_q", "phi_k")
+
+
+def linear_attention(
+    phi_q: Tensor,
+    phi_k: Tensor,
+    v: Tensor,
+    *,
+    eps: float = 1e-6,
+    key_mask: Tensor | None = None,
+    backend: Backend = "auto",
+) -> Tensor:
+    """Attend with weights phi_q.phi_k.
+
+    Args:
+        phi_q: Features of the queries (B, H, N, M), none negative.
+        phi_k: Features of the keys (B, H, S, M), none negative.
+        v: Values (B, H, S, E), in any dtype: features are often kept in a wider one.
+        eps: Added to every weight before rows are normalised.
+        key_mask: (B, S), True = attend. A sample that masks every key gets 0.
+        backend: `torch`, or `auto`, the best there is.
+
+    Returns:
+        (B, H, N, E) in the dtype of v.
+    """
+    check_qk(phi_q, phi_k, names=_NAMES)
+    check_values(v, phi_k, keys_name="phi_k")
+    check_key_mask(key_mask, phi_k)
+    check_backend(backend, ("auto", "torch"))
+    _check_eps(eps)
+    dtype = compute_dtype(torch.promote_types(phi_q.dtype, v.dtype))
+    query, key, value = phi_q.to(dtype), phi_k.to(dtype), v.to(dtype)
+    count: Tensor | int = phi_k.shape[2]
+    if key_mask is not None:
+        hidden = ~key_mask[:, None, :, None]
+        key, value = key.masked_fill(hidden, 0), value.masked_fill(hidden, 0)
+        count = key_mask.sum(dim=-1)[:, None, None, None]
+    state = key.mT @ value  # (B, H, M, E)
+    key_sum = key.sum(dim=2).unsqueeze(-1)  # (B, H, M, 1)
+    total = query @ key_sum + eps * count  # (B, H, N, 1)
+    mixed = query @ state + eps * value.sum(dim=2, keepdim=True)
+    return (mixed / total.masked_fill(total == 0, 1)).to(v.dtype)
+
+
+def linear_weights(
+    phi_q: Tensor,
+    phi_k: Tensor,
+    *,
+    eps: float = 1e-6,
+    key_mask: Tensor | None = None,
+    queries: Tensor | slice | None = None,
+) -> Tensor:
+    """The weights of chosen queries, (B, H, Q, S), rows summing to one."""
+    check_qk(phi_q, phi_k, names=_NAMES)
+    check_key_mask(key_mask, phi_k)
+    _check_eps(eps)
+    dtype = compute_dtype(phi_q.dtype)
+    weights = select_queries(phi_q, queries).to(dtype) @ phi_k.to(dtype).mT + eps
+    if key_mask is not None:
+        weights = weights.masked_fill(~key_mask[:, None, None, :], 0)
+    total = weights.sum(dim=-1, keepdim=True)
+    return (weights / total.masked_fill(total == 0, 1)).to(phi_q.dtype)
+
+
+def _check_eps(eps: float) -> None:
+    if not 0 <= eps < torch.inf:
+        raise ConfigError(f"eps={eps!r}; expected a finite number that is not negative")

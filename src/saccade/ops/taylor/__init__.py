@@ -1,0 +1,23 @@
+"""Taylor-softmax attention: one function, two algorithms."""
+
+from saccade.ops.taylor.attention import (
+    Algorithm,
+    check_coefficients,
+    taylor_attention,
+    taylor_weights,
+)
+from saccade.ops.taylor.choice import Choice, explain_choice
+from saccade.ops.taylor.features import num_features
+from saccade.ops.taylor.thresholds import memory_threshold, speed_threshold
+
+__all__ = [
+    "Algorithm",
+    "Choice",
+    "check_coefficients",
+    "explain_choice",
+    "memory_threshold",
+    "num_features",
+    "speed_threshold",
+    "taylor_attention",
+    "taylor_weights",
+]

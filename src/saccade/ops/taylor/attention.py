@@ -1,0 +1,112 @@
+"""`taylor_attention`: one function whatever the algorithm.
+
+    o_i = sum_j w_ij v_j / sum_j w_ij,   w_ij = c + b s_ij + a s_ij^2,   s_ij = scale q_i.k_j
+
+(arXiv:2403.02920.) `direct` takes 4 N^2 D FLOPs a head, `efficient` 4 N F (D+1) with
+F = D(D+1)/2 + D + 1; both need memory linear in N and agree to rounding.
+"""
+
+from math import isfinite
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from saccade.errors import ConfigError, UnknownNameError
+from saccade.ops.arguments import (
+    Backend,
+    check_backend,
+    check_key_mask,
+    check_qk,
+    check_qkv,
+    compute_dtype,
+    resolve_scale,
+    select_queries,
+)
+from saccade.ops.taylor.choice import explain_choice
+from saccade.ops.taylor.direct import direct
+from saccade.ops.taylor.efficient import efficient
+
+__all__ = ["Algorithm", "check_coefficients", "taylor_attention", "taylor_weights"]
+
+Algorithm = Literal["auto", "direct", "efficient"]
+Coefficients = tuple[float, float, float]
+
+EXPONENTIAL: Coefficients = (0.5, 1.0, 1.0)
+
+
+def taylor_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    coefficients: Coefficients = EXPONENTIAL,
+    key_mask: Tensor | None = None,
+    algorithm: Algorithm = "auto",
+    backend: Backend = "auto",
+) -> Tensor:
+    """Attend with second-order Taylor weights.
+
+    Args:
+        q: Queries (B, H, N, D).
+        k: Keys (B, H, S, D).
+        v: Values (B, H, S, E).
+        scale: Factor of the scores s = scale q.k; 1/sqrt(D) by default.
+        coefficients: (a, b, c) of c + b s + a s^2, with a > 0 and c >= b^2 / 4a.
+        key_mask: (B, S), True = attend. A sample that masks every key gets 0.
+        algorithm: `direct`, `efficient`, or `auto`, which follows `explain_choice`.
+        backend: `torch`, or `auto`, the best there is.
+
+    Returns:
+        (B, H, N, E) in the dtype of q; sums are float32 inside (float64 for float64).
+    """
+    check_qkv(q, k, v)
+    check_key_mask(key_mask, k)
+    check_coefficients(coefficients)
+    check_backend(backend, ("auto", "torch"))
+    if algorithm not in get_args(Algorithm):
+        raise UnknownNameError("algorithm", algorithm, get_args(Algorithm))
+    if algorithm == "auto":
+        algorithm = explain_choice(q.shape[2], k.shape[2], head_dim=q.shape[3]).algorithm
+    run = direct if algorithm == "direct" else efficient
+    scale = resolve_scale(scale, q.shape[-1])
+    return run(q, k, v, scale=scale, coefficients=coefficients, key_mask=key_mask)
+
+
+def taylor_weights(
+    q: Tensor,
+    k: Tensor,
+    *,
+    scale: float | None = None,
+    coefficients: Coefficients = EXPONENTIAL,
+    key_mask: Tensor | None = None,
+    queries: Tensor | slice | None = None,
+) -> Tensor:
+    """The weights of chosen queries, (B, H, Q, S), rows summing to one."""
+    check_qk(q, k)
+    check_key_mask(key_mask, k)
+    a, b, c = check_coefficients(coefficients)
+    dtype = compute_dtype(q.dtype)
+    chosen = select_queries(q, queries).to(dtype) * resolve_scale(scale, q.shape[-1])
+    keys = k.to(dtype)
+    if key_mask is not None:
+        keys = keys.masked_fill(~key_mask[:, None, :, None], 0)
+    s = chosen @ keys.mT
+    w = c + s * (b + a * s)
+    if key_mask is not None:
+        w = w.masked_fill(~key_mask[:, None, None, :], 0)
+    total = w.sum(dim=-1, keepdim=True)
+    return (w / total.masked_fill(total == 0, 1)).to(q.dtype)
+
+
+def check_coefficients(coefficients: Coefficients) -> Coefficients:
+    """Refuse coefficients whose polynomial can be negative; return them otherwise."""
+    if len(coefficients) != 3 or not all(isfinite(x) for x in coefficients):
+        raise ConfigError(f"coefficients={coefficients!r}; expected three finite numbers (a, b, c)")
+    a, b, c = coefficients
+    if a <= 0 or c < b * b / (4 * a):
+        raise ConfigError(
+            f"coefficients={coefficients!r}; expected a > 0 and c >= b^2 / 4a, "
+            "without which c + b s + a s^2 can be negative"
+        )
+    return coefficients

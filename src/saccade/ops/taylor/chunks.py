@@ -1,0 +1,40 @@
+"""How the torch paths cut a problem into pieces whose temporaries stay small.
+
+A piece is some samples (all their heads) and some tokens. On the CPU a piece fits the cache; on
+other devices it is large enough to keep them busy.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+__all__ = ["feature_major", "pieces", "sizes"]
+
+_BUDGET_BYTES = {"cpu": 8 << 20}
+_BUDGET_BYTES_ELSEWHERE = 256 << 20
+_SHORTEST = 32
+
+
+def sizes(batch: int, tokens: int, bytes_per_token: int, device: torch.device) -> tuple[int, int]:
+    """(samples, tokens) of a piece, where one token of one sample costs `bytes_per_token`."""
+    budget = _BUDGET_BYTES.get(device.type, _BUDGET_BYTES_ELSEWHERE)
+    length = max(min(_SHORTEST, tokens), min(tokens, budget // bytes_per_token))
+    samples = max(1, min(batch, budget // (bytes_per_token * max(length, 1))))
+    return samples, max(length, 1)
+
+
+def pieces(total: int, size: int) -> Iterator[slice]:
+    """Consecutive slices of at most `size` that cover `total`."""
+    for start in range(0, total, size):
+        yield slice(start, min(start + size, total))
+
+
+def feature_major(
+    x: Tensor, samples: slice, tokens: slice, dtype: torch.dtype, key_mask: Tensor | None = None
+) -> Tensor:
+    """One piece of (B, H, N, D) as (samples * H, D, tokens), masked keys set to zero."""
+    piece = x[samples, :, tokens]
+    if key_mask is not None:
+        piece = piece.masked_fill(~key_mask[samples, None, tokens, None], 0)
+    return piece.mT.to(dtype).reshape(-1, x.shape[-1], piece.shape[2])
