@@ -1,1 +1,18 @@
-"""Being built."""
+"""Data sets to batches on the device: splits, augmentation, fetching, checks of a user's folder."""
+
+from saccade.data.catalog import DATASETS, list_datasets, load_splits
+from saccade.data.loader import Batch, Loader, make_loader
+from saccade.data.splits import DatasetInfo, Split, Splits, stratified_split
+
+__all__ = [
+    "DATASETS",
+    "Batch",
+    "DatasetInfo",
+    "Loader",
+    "Split",
+    "Splits",
+    "list_datasets",
+    "load_splits",
+    "make_loader",
+    "stratified_split",
+]

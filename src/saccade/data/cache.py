@@ -1,0 +1,126 @@
+"""The user's cache: a decoded data set is one memory-mapped safetensors file.
+
+`$SACCADE_DATA`, else `$XDG_CACHE_HOME/saccade`, else `~/.cache/saccade`. A file is written under a
+temporary name, synced and renamed, so that a file that has its name is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from saccade.errors import DataError
+
+__all__ = ["Arrays", "cache_dir", "cache_path", "read_cache", "write_atomically", "write_cache"]
+
+_PARTS = ("train_images", "train_labels", "test_images", "test_labels")
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """A decoded data set with an official test set.
+
+    Attributes:
+        train_images: uint8 (N, C, H, W), as is `test_images`.
+        train_labels: int64 (N,), as is `test_labels`.
+        class_names: In the order of the labels.
+    """
+
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+    class_names: tuple[str, ...]
+
+    def sha256(self) -> str:
+        """Checksum of shapes, images and labels: equal for every source of the same data set."""
+        digest = hashlib.sha256()
+        for part in _PARTS:
+            array = getattr(self, part).contiguous().numpy()
+            digest.update(f"{part} {array.shape} {array.dtype.str}\n".encode())
+            digest.update(memoryview(array).cast("B"))
+        return digest.hexdigest()
+
+
+def cache_dir() -> Path:
+    """The folder of the cache, which need not exist yet."""
+    if own := os.environ.get("SACCADE_DATA"):
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache").expanduser() / "saccade"
+
+
+def cache_path(name: str) -> Path:
+    """Where the data set `name` is kept."""
+    return cache_dir() / f"{name}.safetensors"
+
+
+def write_cache(path: Path, arrays: Arrays, source: str) -> None:
+    """Store a data set.
+
+    Args:
+        path: The file; its folder is made where it is missing.
+        arrays: The data set.
+        source: Where it came from, for the record.
+    """
+    metadata = {
+        "sha256": arrays.sha256(),
+        "class_names": json.dumps(arrays.class_names),
+        "source": source,
+    }
+    tensors = {part: getattr(arrays, part).contiguous() for part in _PARTS}
+    write_atomically(path, save(tensors, metadata))
+
+
+def read_cache(path: Path) -> tuple[Arrays, dict[str, str]]:
+    """Map a stored data set into memory; also its metadata (`sha256`, `source`)."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata()
+            tensors = {part: file.get_tensor(part) for part in _PARTS}
+            names = tuple(json.loads(metadata["class_names"]))
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{path} is not a whole data set ({error}): delete it, fetch again"
+        ) from None
+    if tensors["train_images"].dtype != torch.uint8:
+        raise DataError(f"{path}: images of {tensors['train_images'].dtype}, wants uint8")
+    return Arrays(**tensors, class_names=names), metadata
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a whole file or none: temporary name, sync, rename."""
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        if temporary is not None:
+            with suppress(OSError):
+                Path(temporary).unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

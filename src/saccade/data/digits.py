@@ -1,0 +1,27 @@
+"""scikit-learn's 1797 real handwritten digits, 8 x 8: the set that needs no download."""
+
+from __future__ import annotations
+
+import torch
+
+from saccade.data.cache import Arrays
+from saccade.data.splits import stratified_split
+
+__all__ = ["TEST_FRACTION", "TEST_SEED", "load_digits"]
+
+# The set has no official test set; these two numbers define ours and must not change.
+TEST_FRACTION = 0.2
+TEST_SEED = 0
+
+
+def load_digits() -> Arrays:
+    """The digits with a fixed stratified test set; the levels 0..16 are spread over 0..255."""
+    from sklearn.datasets import load_digits as load
+
+    pixels, targets = load(return_X_y=True)
+    levels = torch.from_numpy(pixels).mul(255 / 16).round().to(torch.uint8)
+    images = levels.reshape(-1, 1, 8, 8)
+    labels = torch.from_numpy(targets).to(torch.int64)
+    train, test = stratified_split(labels, TEST_FRACTION, TEST_SEED)
+    names = tuple(str(digit) for digit in range(10))
+    return Arrays(images[train], labels[train], images[test], labels[test], names)

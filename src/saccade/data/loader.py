@@ -1,0 +1,214 @@
+"""Splits to batches on the device, the same for every number of ranks and after every resume.
+
+The order of an epoch is a function of (seed, epoch). Step t takes the next `batch_size *
+world_size` positions of that order and cuts them into one consecutive piece a rank. In the last
+step of an epoch every rank gets equally many; those past the end repeat the beginning and are not
+`valid`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from saccade.config import AugmentConfig
+from saccade.data.decoding import Decoded, Request, decode_batches
+from saccade.data.mixing import mix, mix_targets
+from saccade.data.randomness import Purpose, make_key, permutation
+from saccade.data.splits import Box, DatasetInfo, Split
+from saccade.data.transform import Transform, resized_boxes
+from saccade.errors import ConfigError
+
+__all__ = ["Batch", "Loader", "make_loader"]
+
+
+@dataclass
+class Batch:
+    """One step's worth of images on the device.
+
+    Attributes:
+        images: float32 (B, C, H, W), normalised.
+        targets: int64 (B,), or float32 (B, K) where images are mixed.
+        index: int64 (B,), positions in the split.
+        valid: bool (B,), False for an entry that only fills up the batch; metrics ignore it.
+    """
+
+    images: Tensor
+    targets: Tensor
+    index: Tensor
+    valid: Tensor
+
+
+@dataclass(frozen=True)
+class Step:
+    """Positions `start` to `start + size` of the epoch's order, of which the first are valid."""
+
+    start: int
+    size: int
+    num_valid: int
+
+
+class Loader:
+    """Batches of one split; made by `make_loader`, which explains the arguments."""
+
+    def __init__(
+        self,
+        split: Split,
+        info: DatasetInfo,
+        *,
+        batch_size: int,
+        augment: AugmentConfig | None,
+        seed: int,
+        device: torch.device,
+        shuffle: bool,
+        drop_last: bool,
+        rank: int,
+        world_size: int,
+        workers: int,
+    ) -> None:
+        self.split, self.info = split, info
+        self.batch_size, self.drop_last = batch_size, drop_last
+        self.seed, self.shuffle, self.device = seed, shuffle, device
+        self.rank, self.world_size, self.workers = rank, world_size, workers
+        self._transform = Transform(augment, info, device)
+        self._mixes = self._transform.config.mixup > 0 or self._transform.config.cutmix > 0
+        self._labels = split.labels.to(device)
+        self._images = None if split.images is None else split.images.to(device)
+
+    def __len__(self) -> int:
+        together = self.batch_size * self.world_size
+        return len(self.split) // together if self.drop_last else -(-len(self.split) // together)
+
+    def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, from `start_batch` on.
+
+        Raises:
+            DataError: An image cannot be read and may not be passed over; it is named.
+        """
+        order = self._order(epoch)
+        key = make_key(self.seed, epoch, Purpose.AUGMENT)
+        steps = [self._step(number) for number in range(start_batch, len(self))]
+        indices = [order[s.start : s.start + s.size + self._mixes] for s in steps]
+        if self._images is not None:
+            for step, index in zip(steps, indices, strict=True):
+                yield self._batch(step, key, index, self._images, index)
+            return
+        for step, index, read in zip(steps, indices, self._decode(key, indices), strict=True):
+            rows = torch.arange(len(index), device=self.device)
+            index = index.to(self.device, non_blocking=True)
+            batch = self._batch(step, key, index, read.images, rows, labels_of=read.index)
+            batch.valid = batch.valid & (read.index == index)[: step.size]
+            yield batch
+
+    def _order(self, epoch: int) -> Tensor:
+        """The epoch's order, continued past its end as far as the last step reaches."""
+        size = len(self.split)
+        device = self.device if self._images is not None else torch.device("cpu")
+        if not size:
+            return torch.empty(0, dtype=torch.int64, device=device)
+        if self.shuffle:
+            order = permutation(make_key(self.seed, epoch, Purpose.ORDER), size, device)
+        else:
+            order = torch.arange(size, device=device)
+        return order.repeat(1 + -(-(self.world_size + 1) // size))
+
+    def _step(self, number: int) -> Step:
+        together = self.batch_size * self.world_size
+        first = number * together
+        size = -(-min(together, len(self.split) - first) // self.world_size)
+        start = first + self.rank * size
+        return Step(start, size, max(0, min(size, len(self.split) - start)))
+
+    def _decode(self, key: int, indices: list[Tensor]) -> Iterator[Decoded]:
+        """Have the workers read the images, each already cropped where crops are resized."""
+        assert self.split.source is not None
+        requests: list[Request] = []
+        area = self._transform.config.resized_crop
+        for index in indices:
+            boxes = None
+            if area is not None:
+                columns = resized_boxes(area, self._transform.draw(key, index)).unbind(1)
+                boxes = [cast(Box, tuple(column.tolist())) for column in columns]
+            requests.append((index.tolist(), boxes))
+        return decode_batches(
+            self.split.source, len(self.split), requests, self.workers, self.device
+        )
+
+    def _batch(
+        self,
+        step: Step,
+        key: int,
+        index: Tensor,
+        images: Tensor,
+        rows: Tensor,
+        labels_of: Tensor | None = None,
+    ) -> Batch:
+        """Transform `images[rows]`, which are the images at `index`, and mix them."""
+        draws = self._transform.draw(key, index)
+        out = self._transform(images, rows, draws, cropped=labels_of is not None)
+        targets = self._labels[index if labels_of is None else labels_of]
+        if self._mixes:
+            out, weight = mix(out, draws, self._transform.config)
+            targets = mix_targets(targets, weight, self.info.num_classes)
+        valid = torch.arange(step.size, device=self.device) < step.num_valid
+        return Batch(out, targets, index[: step.size], valid)
+
+
+def make_loader(
+    split: Split,
+    info: DatasetInfo,
+    *,
+    batch_size: int,
+    augment: AugmentConfig | None,
+    seed: int,
+    device: torch.device | str,
+    shuffle: bool,
+    drop_last: bool = False,
+    rank: int = 0,
+    world_size: int = 1,
+    workers: int = 0,
+) -> Loader:
+    """Make the loader of one split.
+
+    Args:
+        split: Its images go to the device as uint8, once, where they are in memory.
+        info: Of the data set.
+        batch_size: Images a rank gets in a step.
+        augment: What to do to training images; None only normalises.
+        seed: Of the order and of the augmentation.
+        device: Where the batches are made.
+        shuffle: Whether every epoch has its own order.
+        drop_last: Whether to leave out a last step that is not full.
+        rank: Which of the pieces of a step this loader gets.
+        world_size: How many pieces there are.
+        workers: Processes that read images which are not in memory.
+
+    Raises:
+        ConfigError: A value does not fit the others, or the split.
+    """
+    if batch_size < 1:
+        raise ConfigError(f"batch_size={batch_size}: wants at least 1")
+    if not 0 <= rank < world_size:
+        raise ConfigError(f"rank={rank}: wants 0 <= rank < world_size={world_size}")
+    if drop_last and len(split) < batch_size * world_size:
+        raise ConfigError(
+            f"batch_size={batch_size} on {world_size} rank(s) is more than the split's "
+            f"{len(split)} images: no step would be full"
+        )
+    return Loader(
+        split,
+        info,
+        batch_size=batch_size,
+        augment=augment,
+        seed=seed,
+        device=torch.device(device),
+        shuffle=shuffle,
+        drop_last=drop_last,
+        rank=rank,
+        world_size=world_size,
+        workers=workers,
+    )

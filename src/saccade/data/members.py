@@ -1,0 +1,76 @@
+"""The files inside a folder or a tar archive, read into memory; nothing is ever extracted."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from saccade.errors import DataError
+
+__all__ = ["MAX_MEMBER_BYTES", "is_tar", "read_members"]
+
+MAX_MEMBER_BYTES = 1 << 30
+_MAX_DEPTH = 3
+
+
+def is_tar(path: Path) -> bool:
+    """Whether the name says that this is a tar archive."""
+    return path.name.endswith((".tar", ".tar.gz", ".tgz"))
+
+
+def read_members(path: Path, patterns: Sequence[str]) -> dict[str, bytes]:
+    """Read the files whose name matches one of the shell patterns.
+
+    Args:
+        path: A folder (searched three levels deep), a tar archive or a single file.
+        patterns: What a file's name, without its folder, has to match.
+
+    Returns:
+        File names, without folders, and contents.
+    """
+    try:
+        if path.is_dir():
+            found = _walk(path, _MAX_DEPTH)
+            return {p.name: _read(p) for p in found if _matches(p.name, patterns)}
+        if is_tar(path):
+            return dict(_read_tar(path, patterns))
+        return {path.name: _read(path)} if _matches(path.name, patterns) else {}
+    except (OSError, EOFError, tarfile.TarError) as error:
+        raise DataError(f"cannot read {path}: {error}") from None
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _walk(folder: Path, depth: int) -> Iterator[Path]:
+    entries = sorted(folder.iterdir())
+    yield from (entry for entry in entries if entry.is_file())
+    if depth > 1:
+        for entry in entries:
+            if entry.is_dir() and not entry.is_symlink():
+                yield from _walk(entry, depth - 1)
+
+
+def _read(path: Path) -> bytes:
+    _check_size(str(path), path.stat().st_size)
+    return path.read_bytes()
+
+
+def _read_tar(path: Path, patterns: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(path, "r:*") as archive:
+        for member in archive:
+            name = Path(member.name).name
+            if not member.isfile() or not _matches(name, patterns):
+                continue
+            _check_size(f"{path}:{member.name}", member.size)
+            file = archive.extractfile(member)
+            assert file is not None
+            yield name, file.read()
+
+
+def _check_size(name: str, size: int) -> None:
+    if size > MAX_MEMBER_BYTES:
+        raise DataError(f"{name} has {size} bytes, more than the {MAX_MEMBER_BYTES} that are read")

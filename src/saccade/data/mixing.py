@@ -1,0 +1,93 @@
+"""mixup (arXiv:1710.09412) and cutmix (arXiv:1905.04899), each image mixed on its own terms.
+
+An image's partner is the next one in the epoch's order, which is as random as the order, and comes
+with its own augmentation. So a mixture is a function of (seed, epoch, index) like everything else,
+and a batch of B images needs B + 1.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from saccade.config import AugmentConfig
+from saccade.data.transform import Draws, Stream
+
+__all__ = ["mix", "mix_targets"]
+
+_QUANTILES = 1 << 14
+
+
+def mix(images: Tensor, draws: Draws, config: AugmentConfig) -> tuple[Tensor, Tensor]:
+    """Mix each image with the next one.
+
+    Args:
+        images: float (B + 1, C, H, W), in the epoch's order.
+        draws: Of these B + 1 images.
+        config: At least one of `mixup` and `cutmix` is above 0.
+
+    Returns:
+        The B mixtures and the weight (B,) that each image keeps in its own.
+    """
+    height, width = images.shape[-2:]
+    share, box = _cut_boxes(draws, config, height, width)
+    cut = _takes_cutmix(draws, config)
+    blend = _beta(config.mixup, draws[Stream.MIX_WEIGHT][:-1])
+    if config.mix_probability < 1:
+        mixed = draws[Stream.MIX][:-1] < config.mix_probability
+        share, blend = torch.where(mixed, share, 1.0), torch.where(mixed, blend, 1.0)
+        box = box & mixed[:, None, None, None]
+    weight = torch.where(cut[:, None, None, None], (~box).float(), blend[:, None, None, None])
+    out = images[:-1] * weight + images[1:] * (1 - weight)
+    return out, torch.where(cut, share, blend)
+
+
+def mix_targets(labels: Tensor, weight: Tensor, num_classes: int) -> Tensor:
+    """Soft targets (B, K) from the B + 1 labels and the B weights."""
+    classes = torch.arange(num_classes, device=labels.device)
+    one_hot = (labels[:, None] == classes).float()
+    return one_hot[:-1] * weight[:, None] + one_hot[1:] * (1 - weight)[:, None]
+
+
+def _takes_cutmix(draws: Draws, config: AugmentConfig) -> Tensor:
+    """Which images take cutmix; where both are on, each image tosses a coin."""
+    share = 0.5 if config.mixup and config.cutmix else float(config.cutmix > 0)
+    return draws[Stream.MIX_KIND][:-1] < share
+
+
+def _cut_boxes(
+    draws: Draws, config: AugmentConfig, height: int, width: int
+) -> tuple[Tensor, Tensor]:
+    """Share of pixels kept, exactly, and the boxes (B, 1, H, W) that the partner fills."""
+    side = (1 - _beta(config.cutmix, draws[Stream.MIX_WEIGHT][:-1])).sqrt()
+    spans = []
+    for length, stream in ((height, Stream.MIX_Y), (width, Stream.MIX_X)):
+        centre = (draws[stream][:-1] * length).floor()
+        extent = (side * length).floor()
+        low = centre - (extent / 2).floor()
+        at = torch.arange(length, device=side.device)[None, :]
+        spans.append((at >= low[:, None]) & (at < (low + extent)[:, None]))  # (B, length)
+    area = spans[0].sum(1) * spans[1].sum(1)
+    box = spans[0][:, None, :, None] & spans[1][:, None, None, :]
+    return 1 - area / (height * width), box
+
+
+def _beta(alpha: float, uniform: Tensor) -> Tensor:
+    """Draws of Beta(alpha, alpha) through a table of its quantiles; 1 where alpha is 0."""
+    if alpha == 0:
+        return torch.ones_like(uniform)
+    if alpha == 1:
+        return uniform
+    table = _beta_quantiles(alpha, uniform.device)
+    return table[(uniform * _QUANTILES).to(torch.int64)]
+
+
+@cache
+def _beta_quantiles(alpha: float, device: torch.device) -> Tensor:
+    from scipy.special import betaincinv  # type: ignore[import-untyped]
+
+    middles = (torch.arange(_QUANTILES, dtype=torch.float64) + 0.5) / _QUANTILES
+    quantiles = betaincinv(alpha, alpha, middles.numpy())
+    return torch.from_numpy(quantiles).float().to(device)

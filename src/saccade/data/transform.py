@@ -1,0 +1,221 @@
+"""uint8 images to normalised, augmented batches, in one vectorised pass on the device.
+
+Order: crop (by padding, or resized), flip, policy, normalise, erase. Each image has its own draws,
+and every operation treats it alone, so what happens to an image does not depend on its batch.
+What a transform uncovers becomes the training mean, which is zero after normalising.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from saccade.config import AugmentConfig
+from saccade.data.randomness import uniforms
+from saccade.data.splits import DatasetInfo
+from saccade.errors import ConfigError
+
+__all__ = ["Draws", "Stream", "Transform", "resized_boxes"]
+
+_RATIOS = 1024
+_LARGEST_RATIO = 4 / 3
+
+
+class Stream(IntEnum):
+    """Which of an image's random numbers is which; the order of members is part of the format."""
+
+    CROP_TOP = 0
+    CROP_LEFT = 1
+    CROP_AREA = 2
+    CROP_RATIO = 3
+    FLIP = 4
+    ERASE = 5
+    ERASE_Y = 6
+    ERASE_X = 7
+    MIX = 8
+    MIX_KIND = 9
+    MIX_WEIGHT = 10
+    MIX_Y = 11
+    MIX_X = 12
+    POLICY = 16  # and the following ones, three to an operation
+
+
+class Draws:
+    """The random numbers of some images, looked up by stream."""
+
+    def __init__(self, key: int, index: Tensor, streams: Tensor, rows: dict[int, int]) -> None:
+        self._values = uniforms(key, index, streams) if rows else index.new_empty(0)
+        self._rows = rows
+
+    def __getitem__(self, stream: int) -> Tensor:
+        return self._values[self._rows[stream]]
+
+
+class Transform:
+    """Turns uint8 images into normalised floats, augmented if asked to.
+
+    Args:
+        config: What to do to training images; None only normalises.
+        info: Mean, standard deviation and size of the data set.
+        device: Where the images are.
+    """
+
+    def __init__(
+        self, config: AugmentConfig | None, info: DatasetInfo, device: torch.device
+    ) -> None:
+        self.config = config or AugmentConfig()
+        _check(self.config, info)
+        mean = torch.tensor(info.mean, dtype=torch.float64)
+        std = torch.tensor(info.std, dtype=torch.float64)
+        per_channel = (1, -1, 1, 1)
+        self._scale = (1 / (255 * std)).float().view(per_channel).to(device)
+        self._bias = (-mean / std).float().view(per_channel).to(device)
+        self._fill = (255 * mean).round().float().view(per_channel).to(device)
+        names = sorted(self._needed())
+        self._streams = torch.tensor(names, dtype=torch.int64, device=device)
+        self._rows = {stream: row for row, stream in enumerate(names)}
+
+    def draw(self, key: int, index: Tensor) -> Draws:
+        """The random numbers that the images at these positions of the split need."""
+        return Draws(key, index, self._streams.to(index.device), self._rows)
+
+    def __call__(self, images: Tensor, rows: Tensor, draws: Draws, *, cropped: bool) -> Tensor:
+        """Transform `images[rows]`.
+
+        Args:
+            images: uint8 (N, C, H, W).
+            rows: int64 (R,).
+            draws: Of the R images.
+            cropped: Whether the resized crop has been taken already, while decoding.
+
+        Returns:
+            float32 (R, C, H, W).
+        """
+        config, inside = self.config, None
+        if config.resized_crop is not None and not cropped:
+            flip = draws[Stream.FLIP] < 0.5 if config.flip else None
+            boxes = resized_boxes(config.resized_crop, draws)
+            levels = _sample_boxes(images[rows].float(), boxes, flip)
+        elif config.crop_padding or config.flip:
+            levels, inside = self._shift_and_flip(images, rows, draws)
+        else:
+            levels = images[rows].float()
+        out = levels.mul_(self._scale).add_(self._bias)
+        if inside is not None:
+            out = out.mul_(inside)
+        if config.erase:
+            out = out.mul_(self._not_erased(draws, out.shape[-2:]))
+        return out
+
+    def _needed(self) -> set[int]:
+        """The streams this configuration reads."""
+        config, needed = self.config, set[int]()
+        if config.crop_padding:
+            needed |= {Stream.CROP_TOP, Stream.CROP_LEFT}
+        if config.resized_crop is not None:
+            needed |= {Stream.CROP_TOP, Stream.CROP_LEFT, Stream.CROP_AREA, Stream.CROP_RATIO}
+        if config.flip:
+            needed |= {Stream.FLIP}
+        if config.erase:
+            needed |= {Stream.ERASE, Stream.ERASE_Y, Stream.ERASE_X}
+        if config.mixup or config.cutmix:
+            needed |= {Stream.MIX, Stream.MIX_KIND, Stream.MIX_WEIGHT, Stream.MIX_Y, Stream.MIX_X}
+        return needed
+
+    def _shift_and_flip(self, images: Tensor, rows: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        """Gather each image at shifted, maybe mirrored, coordinates; also what lay inside it."""
+        channels, height, width = images.shape[1:]
+        y = torch.arange(height, device=images.device)[None, :]
+        x = torch.arange(width, device=images.device)[None, :]
+        if self.config.flip:
+            x = torch.where((draws[Stream.FLIP] < 0.5)[:, None], width - 1 - x, x)
+        if padding := self.config.crop_padding:
+            y = y + _below(draws[Stream.CROP_TOP], 2 * padding + 1)[:, None] - padding
+            x = x + _below(draws[Stream.CROP_LEFT], 2 * padding + 1)[:, None] - padding
+        inside = _within(y, 0, height)[:, None, :, None] & _within(x, 0, width)[:, None, None, :]
+        y, x = y.clamp(0, height - 1), x.clamp(0, width - 1)
+        channel = torch.arange(channels, device=images.device)[None, :, None, None]
+        picked = rows[:, None, None, None], channel, y[:, None, :, None], x[:, None, None, :]
+        return images[picked].float(), inside  # (R, C, H, W), (R, 1, H, W)
+
+    def _not_erased(self, draws: Draws, size: torch.Size) -> Tensor:
+        """False in a square around a random pixel; the square is cut off at the border."""
+        height, width = size
+        side = self.config.erase
+        top = _below(draws[Stream.ERASE_Y], height) - side // 2
+        left = _below(draws[Stream.ERASE_X], width) - side // 2
+        y = torch.arange(height, device=top.device)[None, :]
+        x = torch.arange(width, device=left.device)[None, :]
+        rows = _within(y, top[:, None], (top + side)[:, None])
+        if self.config.erase_probability < 1:
+            rows = rows & (draws[Stream.ERASE] < self.config.erase_probability)[:, None]
+        columns = _within(x, left[:, None], (left + side)[:, None])
+        return ~(rows[:, None, :, None] & columns[:, None, None, :])  # (R, 1, H, W)
+
+
+def resized_boxes(area: tuple[float, float], draws: Draws) -> Tensor:
+    """Crops of a random area and shape: top, left, height, width as fractions, (4, R).
+
+    The side ratio is log-uniform in [3/4, 4/3] of the image's own.
+    """
+    smallest, largest = area
+    share = smallest + draws[Stream.CROP_AREA] * (largest - smallest)
+    ratios = _root_ratios(share.device)
+    ratio = ratios[_below(draws[Stream.CROP_RATIO], _RATIOS)]
+    side = share.sqrt()
+    height, width = (side * ratio).clamp(max=1), (side / ratio).clamp(max=1)
+    top = draws[Stream.CROP_TOP] * (1 - height)
+    left = draws[Stream.CROP_LEFT] * (1 - width)
+    return torch.stack([top, left, height, width])
+
+
+@cache
+def _root_ratios(device: torch.device) -> Tensor:
+    """Square roots of the side ratios, evenly spaced in the logarithm.
+
+    A table, because `exp` differs in the last bit between a vector's body and its tail.
+    """
+    steps = [(2 * i + 1) / _RATIOS - 1 for i in range(_RATIOS)]
+    largest = math.log(_LARGEST_RATIO)
+    return torch.tensor([math.exp(step * largest / 2) for step in steps], device=device)
+
+
+def _sample_boxes(images: Tensor, boxes: Tensor, flip: Tensor | None) -> Tensor:
+    """Resample each box of float images to the full size, bilinearly."""
+    height, width = images.shape[-2:]
+    top, left, box_height, box_width = boxes[:, :, None]
+    y = (torch.arange(height, device=images.device) + 0.5) / height
+    x = ((torch.arange(width, device=images.device) + 0.5) / width)[None, :]
+    if flip is not None:
+        x = torch.where(flip[:, None], 1 - x, x)
+    rows = 2 * (top + y * box_height) - 1  # (R, H)
+    columns = 2 * (left + x * box_width) - 1  # (R, W)
+    shape = (len(images), height, width)
+    grid = torch.stack([columns[:, None, :].expand(shape), rows[:, :, None].expand(shape)], -1)
+    return F.grid_sample(images, grid, "bilinear", "border", align_corners=False)
+
+
+def _below(uniform: Tensor, limit: int) -> Tensor:
+    """Uniform integers in [0, limit)."""
+    return (uniform * limit).to(torch.int64)
+
+
+def _within(value: Tensor, low: Tensor | int, high: Tensor | int) -> Tensor:
+    return (value >= low) & (value < high)
+
+
+def _check(config: AugmentConfig, info: DatasetInfo) -> None:
+    side = min(info.image_size)
+    if config.crop_padding and config.resized_crop is not None:
+        raise ConfigError("augment.crop_padding and augment.resized_crop both crop: set one")
+    if config.crop_padding >= side:
+        raise ConfigError(
+            f"augment.crop_padding={config.crop_padding}: wants less than the image's {side} pixels"
+        )
+    if config.erase > 2 * side:
+        raise ConfigError(f"augment.erase={config.erase}: wants at most twice the {side} pixels")
