@@ -3,6 +3,7 @@
 Layout is `(B, H, N, D)`: batch, heads, tokens, head dim; values may have their own width E.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -18,6 +19,7 @@ __all__ = [
     "check_qkv",
     "check_values",
     "compute_dtype",
+    "full_precision",
     "resolve_scale",
     "select_queries",
 ]
@@ -97,6 +99,14 @@ def resolve_scale(scale: float | None, head_dim: int) -> float:
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of everything between input and output: float64 stays, the rest is float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def full_precision(x: Tensor) -> AbstractContextManager[object]:
+    """A context in which autocast does not lower the precision of what is computed from x."""
+    kind = x.device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()
 
 
 def select_queries(q: Tensor, queries: Tensor | slice | None) -> Tensor:

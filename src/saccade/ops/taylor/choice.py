@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from saccade.ops.taylor.thresholds import direct_flops, efficient_flops
+from saccade.ops.taylor.thresholds import speed_threshold
 
 __all__ = ["Choice", "explain_choice"]
 
@@ -17,8 +17,9 @@ class Choice(NamedTuple):
 def explain_choice(num_queries: int, num_keys: int | None = None, *, head_dim: int) -> Choice:
     """The algorithm that `taylor_attention(..., algorithm="auto")` uses for one shape.
 
-    The rule: the form with fewer FLOPs, counted with symmetric features. For self-attention this
-    is `efficient` from `speed_threshold(head_dim, symmetric=True)` tokens on.
+    The rule: `efficient` where it takes fewer FLOPs, counted with symmetric features. For
+    self-attention that is more than `speed_threshold(head_dim, symmetric=True)` tokens; with
+    unequal numbers of queries and keys their harmonic mean stands for the number of tokens.
 
     Args:
         num_queries: Number of queries N.
@@ -26,10 +27,11 @@ def explain_choice(num_queries: int, num_keys: int | None = None, *, head_dim: i
         head_dim: Width D of a head.
     """
     keys = num_queries if num_keys is None else num_keys
-    direct = direct_flops(num_queries, keys, head_dim)
-    efficient = efficient_flops(num_queries, keys, head_dim)
-    shape = f"{num_queries} queries, {keys} keys, D={head_dim}"
-    counts = f"{direct:.3g} FLOPs a head direct, {efficient:.3g} efficient"
-    if efficient < direct:
-        return Choice("efficient", f"{shape}: {counts}; linear time is cheaper")
-    return Choice("direct", f"{shape}: {counts}; quadratic time is cheaper")
+    tokens = 2 * num_queries * keys / max(1, num_queries + keys)
+    threshold = speed_threshold(head_dim, symmetric=True)
+    tokens_text = f"{tokens:g} tokens" if keys == num_queries else f"{tokens:.1f} tokens on average"
+    if tokens > threshold:
+        reason = f"{tokens_text} > N0 = {threshold} at D={head_dim}: linear time takes fewer FLOPs"
+        return Choice("efficient", reason)
+    reason = f"{tokens_text} <= N0 = {threshold} at D={head_dim}: quadratic time takes fewer FLOPs"
+    return Choice("direct", reason)

@@ -1,0 +1,103 @@
+"""The table of attentions by name, and how a core is built from it."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from saccade.errors import UnknownNameError
+from saccade.layers.cores import AttentionCore, SoftmaxCore, TaylorCore, TaylorShiftCore
+from saccade.layers.performers import LearnedFeatureCore, RandomFeatureCore
+from saccade.registry import Registry
+
+__all__ = ["ATTENTIONS", "Attention", "create_core", "list_attentions", "register_attention"]
+
+_COMMON = {"self", "num_heads", "head_dim", "attn_drop"}
+
+
+@dataclass(frozen=True)
+class Attention:
+    """An entry of the table.
+
+    Attributes:
+        core: The class that implements it.
+        summary: One line for people.
+        linear: Whether its cost grows linearly with the number of tokens (or can).
+        fixed: Options of the core that the name decides.
+    """
+
+    core: type[AttentionCore]
+    summary: str
+    linear: bool
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options that a user can set."""
+        parameters = inspect.signature(self.core.__init__).parameters
+        return tuple(name for name in parameters if name not in _COMMON and name not in self.fixed)
+
+
+ATTENTIONS: Registry[Attention] = Registry("attention")
+
+
+def register_attention(name: str, attention: Attention) -> None:
+    """Add an attention to the table; a name taken already raises."""
+    ATTENTIONS.register(name, attention)
+
+
+def list_attentions(pattern: str = "*") -> list[str]:
+    """The names of attentions that match a shell pattern."""
+    return ATTENTIONS.names(pattern)
+
+
+def create_core(
+    name: str,
+    num_heads: int,
+    head_dim: int,
+    *,
+    attn_drop: float = 0.0,
+    options: Mapping[str, Any] | None = None,
+) -> AttentionCore:
+    """Build the core of a named attention.
+
+    Args:
+        name: One of `list_attentions()`.
+        num_heads: H.
+        head_dim: D.
+        attn_drop: Dropout of the attention weights.
+        options: Options of that attention; one it does not have raises.
+    """
+    attention = ATTENTIONS[name]
+    options = dict(options or {})
+    for option in options:
+        if option not in attention.options:
+            raise UnknownNameError(f"option of attention {name!r}", option, attention.options)
+    return attention.core(num_heads, head_dim, attn_drop=attn_drop, **attention.fixed, **options)
+
+
+register_attention("softmax", Attention(SoftmaxCore, "softmax of q.k/sqrt(D), fused", linear=False))
+register_attention(
+    "taylor",
+    Attention(TaylorCore, "1 + s + s^2/2 of s = q.k/sqrt(D), as in TaylorIR", linear=True),
+)
+register_attention(
+    "taylorshift",
+    Attention(
+        TaylorShiftCore, "1 + s + s^2/2 of unit q and k, temperature, output scaling", linear=True
+    ),
+)
+for _suffix, _feature_map, _summary in (
+    ("", "favor_softmax", "FAVOR+: random positive features of the softmax"),
+    ("_relu", "relu", "random features max(Wx, 0)"),
+    ("_exp", "exp", "random features exp(Wx), clamped"),
+    ("_gelu", "gelu", "random features gelu(Wx) + 0.17"),
+    ("_elu", "elu", "random features elu(Wx) + 1"),
+):
+    register_attention(
+        f"performer{_suffix}",
+        Attention(RandomFeatureCore, _summary, linear=True, fixed={"feature_map": _feature_map}),
+    )
+register_attention(
+    "performer_ftheta", Attention(LearnedFeatureCore, "learned positive features", linear=True)
+)

@@ -1,0 +1,222 @@
+"""Cores with a positive feature map: Performer (FAVOR+) and its kernels, in linear time.
+
+    o_i = sum_j (phi(q_i).phi(k_j)) v_j / sum_j phi(q_i).phi(k_j)
+
+phi is random and fixed (`RandomFeatureCore`) or learned (`LearnedFeatureCore`); see
+`saccade.ops.linear.feature_maps`. Cost: 4 N M (2 D + E) FLOPs a head, M features.
+"""
+
+import math
+from abc import abstractmethod
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from saccade.errors import ConfigError, UnknownNameError
+from saccade.layers.cores import AttentionCore
+from saccade.ops import linear
+from saccade.ops.linear import linear_attention, linear_weights, orthogonal_projection
+
+__all__ = ["FeatureCore", "LearnedFeatureCore", "RandomFeatureCore"]
+
+FeatureMap = Literal["favor_softmax", "relu", "exp", "gelu", "elu"]
+LearnedKind = Literal["mlp", "mix"]
+
+_REDRAW_STRIDE = 1 << 32
+
+
+def default_num_features(head_dim: int) -> int:
+    """D ln D, which the Performer paper's theory asks for, up to a multiple of 8."""
+    return max(8, 8 * math.ceil(head_dim * math.log(head_dim) / 8)) if head_dim > 1 else 8
+
+
+class FeatureCore(AttentionCore):
+    """Linear attention with the features of a subclass."""
+
+    def __init__(
+        self, num_heads: int, head_dim: int, *, attn_drop: float, num_features: int | None
+    ) -> None:
+        super().__init__(num_heads, head_dim, attn_drop=attn_drop)
+        if attn_drop > 0:
+            raise ConfigError(
+                f"attn_drop={attn_drop}: linear attention has no weights to drop; use attn_drop=0, "
+                "proj_drop, or an attention with weights (softmax, taylor, taylorshift)"
+            )
+        if num_features is not None and num_features < 1:
+            raise ConfigError(f"num_features={num_features}; expected at least 1")
+        self.num_features = num_features or default_num_features(head_dim)
+
+    @abstractmethod
+    def features(self, x: Tensor, *, is_query: bool, key_mask: Tensor | None = None) -> Tensor:
+        """phi(x): (B, H, N, D) -> (B, H, N, M)."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None) -> Tensor:
+        """Linear attention over the features."""
+        phi_q = self.features(q, is_query=True)
+        phi_k = self.features(k, is_query=False, key_mask=key_mask)
+        return linear_attention(phi_q, phi_k, v, key_mask=key_mask)
+
+    def attention_weights(
+        self,
+        q: Tensor,
+        k: Tensor,
+        *,
+        queries: Tensor | slice | None = None,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Rows of phi(q).phi(k), normalised."""
+        phi_q = self.features(q, is_query=True)
+        phi_k = self.features(k, is_query=False, key_mask=key_mask)
+        return linear_weights(phi_q, phi_k, key_mask=key_mask, queries=queries).to(q.dtype)
+
+    def flops(self, num_tokens: int) -> int:
+        """Features of q and k, the state, its product with the queries, and the denominator."""
+        attention = num_tokens * self.num_features * (4 * self.head_dim + 2)
+        return self.num_heads * (attention + self.feature_flops(2 * num_tokens))
+
+    @abstractmethod
+    def feature_flops(self, num_tokens: int) -> int:
+        """FLOPs of phi for one head."""
+
+
+class RandomFeatureCore(FeatureCore):
+    """A feature map over a fixed random projection with orthogonal rows.
+
+    The projection and the seed it was drawn from are buffers: both are saved with the model.
+
+    Args:
+        num_heads: H.
+        head_dim: D.
+        attn_drop: Must be 0.
+        feature_map: The name of a function in `saccade.ops.linear`.
+        num_features: M; D ln D by default.
+        feature_seed: Seed of the projection; drawn from torch's generator by default.
+    """
+
+    projection: Tensor
+    feature_seed: Tensor
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int,
+        *,
+        attn_drop: float = 0.0,
+        feature_map: FeatureMap = "favor_softmax",
+        num_features: int | None = None,
+        feature_seed: int | None = None,
+    ) -> None:
+        super().__init__(num_heads, head_dim, attn_drop=attn_drop, num_features=num_features)
+        if feature_map not in get_args(FeatureMap):
+            raise UnknownNameError("feature map", feature_map, get_args(FeatureMap))
+        self.feature_map = feature_map
+        self.register_buffer("projection", torch.empty(self.num_features, head_dim))
+        self.register_buffer("feature_seed", torch.zeros((), dtype=torch.int64))
+        self.redraw(_draw_seed() if feature_seed is None else feature_seed)
+
+    @torch.no_grad()
+    def redraw(self, seed: int | None = None) -> None:
+        """Draw a new projection, from `seed` or from one that follows the present seed."""
+        if seed is None:
+            seed = int(self.feature_seed) + _REDRAW_STRIDE
+        drawn = orthogonal_projection(self.num_features, self.head_dim, seed=seed)
+        self.projection.copy_(drawn)
+        self.feature_seed.fill_(seed)
+
+    def features(self, x: Tensor, *, is_query: bool, key_mask: Tensor | None = None) -> Tensor:
+        """The chosen feature map of x."""
+        if self.feature_map == "favor_softmax":
+            return linear.favor_softmax(
+                x, self.projection, is_query=is_query, key_mask=None if is_query else key_mask
+            )
+        feature_map = {
+            "relu": linear.relu,
+            "exp": linear.exp,
+            "gelu": linear.gelu,
+            "elu": linear.elu,
+        }[self.feature_map]
+        return feature_map(x, self.projection)
+
+    def feature_flops(self, num_tokens: int) -> int:
+        """One product with the projection."""
+        return 2 * num_tokens * self.head_dim * self.num_features
+
+    def extra_repr(self) -> str:
+        """The options, for `print(model)`."""
+        return f"feature_map={self.feature_map!r}, num_features={self.num_features}"
+
+
+class LearnedFeatureCore(FeatureCore):
+    """f-theta: a feature map that is learned with the rest, shared by the heads.
+
+    Args:
+        num_heads: H.
+        head_dim: D.
+        attn_drop: Must be 0.
+        kind: `mlp`, D -> hidden -> ReLU -> M -> softplus; or `mix`, mu exp(z/t) + (1 - mu) relu(z/t)
+            over a learned projection z, with mu and the temperature t learned for each head.
+        num_features: M; D ln D by default.
+        hidden: Width of the MLP.
+        feature_seed: Seed of the initial weights; drawn from torch's generator by default.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int,
+        *,
+        attn_drop: float = 0.0,
+        kind: LearnedKind = "mlp",
+        num_features: int | None = None,
+        hidden: int = 128,
+        feature_seed: int | None = None,
+    ) -> None:
+        super().__init__(num_heads, head_dim, attn_drop=attn_drop, num_features=num_features)
+        if kind not in get_args(LearnedKind):
+            raise UnknownNameError("kind of f-theta", kind, get_args(LearnedKind))
+        self.kind = kind
+        self.hidden = hidden
+        if kind == "mlp":
+            self.w1 = nn.Parameter(torch.empty(hidden, head_dim))
+            self.b1 = nn.Parameter(torch.zeros(hidden))
+            self.w2 = nn.Parameter(torch.empty(self.num_features, hidden))
+            self.b2 = nn.Parameter(torch.zeros(self.num_features))
+        else:
+            self.projection = nn.Parameter(torch.empty(self.num_features, head_dim))
+            self.mu_logit = nn.Parameter(torch.zeros(num_heads, 1, 1))
+            self.log_temperature = nn.Parameter(torch.zeros(num_heads, 1, 1))
+        self._initialise(_draw_seed() if feature_seed is None else feature_seed)
+
+    @torch.no_grad()
+    def _initialise(self, seed: int) -> None:
+        if self.kind == "mix":
+            drawn = orthogonal_projection(self.num_features, self.head_dim, seed=seed)
+            self.projection.copy_(drawn)
+            return
+        self.w1.copy_(orthogonal_projection(self.hidden, self.head_dim, seed=seed))
+        second = orthogonal_projection(self.num_features, self.hidden, seed=seed + 1)
+        self.w2.copy_(second / math.sqrt(self.hidden))
+
+    def features(self, x: Tensor, *, is_query: bool, key_mask: Tensor | None = None) -> Tensor:
+        """The learned features of x, the same function for queries and keys."""
+        del is_query, key_mask
+        if self.kind == "mlp":
+            return linear.ftheta_mlp(x, self.w1, self.b1, self.w2, self.b2)
+        mu, temperature = torch.sigmoid(self.mu_logit), torch.exp(self.log_temperature)
+        return linear.ftheta_mix(x, self.projection, mu, temperature)
+
+    def feature_flops(self, num_tokens: int) -> int:
+        """The products of the MLP, or the one with the projection."""
+        if self.kind == "mix":
+            return 2 * num_tokens * self.head_dim * self.num_features
+        return 2 * num_tokens * self.hidden * (self.head_dim + self.num_features)
+
+    def extra_repr(self) -> str:
+        """The options, for `print(model)`."""
+        return f"kind={self.kind!r}, num_features={self.num_features}, hidden={self.hidden}"
+
+
+def _draw_seed() -> int:
+    return int(torch.randint(1 << 31, (), device="cpu"))

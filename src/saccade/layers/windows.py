@@ -1,0 +1,184 @@
+"""Windows over the token grid, for any attention core.
+
+Patch tokens lie on a grid (h, w) and are cut into windows of (wh, ww); a patch attends to the
+patches of its window and to the prefix tokens (class token); a prefix token attends to everything.
+A shifted layout moves the windows by half their size, as in Swin (arXiv:2103.14030). Windows that
+reach over the border hold fewer patches.
+
+# DEVIATION: Swin rolls the grid around and then masks pairs of tokens from opposite borders. Linear
+# attention cannot mask pairs. Padding the grid instead and masking keys gives the same windows.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from saccade.errors import ConfigError
+from saccade.layers.cores import AttentionCore
+
+__all__ = ["WindowLayout", "window_attention", "window_layout", "window_weights"]
+
+
+@dataclass(frozen=True)
+class WindowLayout:
+    """Which patch sits where: W windows of L places each.
+
+    Attributes:
+        patch: (W, L), the patch in each place (any, where there is none).
+        inside: (W, L), whether a place holds a patch.
+        place: (h * w), for each patch its place in the flattened (W * L).
+    """
+
+    patch: Tensor
+    inside: Tensor
+    place: Tensor
+
+
+def window_layout(
+    grid: tuple[int, int], window: tuple[int, int], shifted: bool, device: torch.device
+) -> WindowLayout:
+    """Cut a grid into windows."""
+    axes = [_axis(size, side, shifted, device) for size, side in zip(grid, window, strict=True)]
+    (rows, row_inside, row_window, row_place), (cols, col_inside, col_window, col_place) = axes
+    places = window[0] * window[1]
+
+    def outer(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:  # (a, wh), (b, ww) -> (a, b, wh, ww)
+        return x[:, None, :, None], y[None, :, None, :]
+
+    row, col = outer(rows, cols)
+    row_in, col_in = outer(row_inside, col_inside)
+    patch = (row * grid[1] + col).reshape(-1, places)
+    inside = (row_in & col_in).reshape(-1, places)
+    window_index = row_window[:, None] * cols.shape[0] + col_window[None, :]
+    place_index = row_place[:, None] * window[1] + col_place[None, :]
+    return WindowLayout(patch, inside, (window_index * places + place_index).flatten())
+
+
+def _axis(
+    size: int, side: int, shifted: bool, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Positions in each window, which are inside; window and place of each position."""
+    offset = side // 2 if shifted and side < size else 0
+    count = -(-(size + offset) // side)
+    position = torch.arange(count * side, device=device).view(count, side) - offset
+    inside = (position >= 0) & (position < size)
+    shifted_position = torch.arange(size, device=device) + offset
+    return (
+        position.clamp(0, size - 1),
+        inside,
+        shifted_position // side,
+        shifted_position % side,
+    )
+
+
+def window_attention(
+    core: AttentionCore,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    layout: WindowLayout,
+    key_mask: Tensor | None,
+) -> Tensor:
+    """Attend within windows: (B, H, N, D) -> (B, H, N, E)."""
+    prefix = q.shape[2] - layout.place.numel()
+    windows_k, windows_v = (_keys_by_window(x, layout, prefix) for x in (k, v))
+    mask = _mask_by_window(k, layout, prefix, key_mask)
+    out = core(_by_window(q[:, :, prefix:], layout), windows_k, windows_v, key_mask=mask)
+    patches = _join(out, k.shape[0])[:, :, layout.place]
+    if prefix == 0:
+        return patches
+    return torch.cat([core(q[:, :, :prefix], k, v, key_mask=key_mask), patches], dim=2)
+
+
+def window_weights(
+    core: AttentionCore,
+    q: Tensor,
+    k: Tensor,
+    *,
+    layout: WindowLayout,
+    key_mask: Tensor | None,
+    queries: Tensor | slice | None,
+) -> Tensor:
+    """The weights of chosen queries over all tokens, (B, H, Q, N), zero outside the window.
+
+    Forms the maps of all windows, which is linear in N, and spreads the chosen rows.
+    """
+    batch, heads, tokens, _ = q.shape
+    prefix = tokens - layout.place.numel()
+    windows_k = _keys_by_window(k, layout, prefix)
+    mask = _mask_by_window(k, layout, prefix, key_mask)
+    maps = core.attention_weights(
+        _by_window(q[:, :, prefix:], layout), windows_k, key_mask=mask
+    )  # (B * W, H, L, prefix + L)
+    if queries is None:
+        queries = slice(None)
+    chosen = torch.arange(tokens, device=q.device)[queries]
+    rows = q.new_zeros(batch, heads, chosen.numel(), tokens)
+    is_prefix = chosen < prefix
+    if is_prefix.any():
+        rows[:, :, is_prefix] = core.attention_weights(
+            q, k, queries=chosen[is_prefix], key_mask=key_mask
+        )
+    place = layout.place[chosen[~is_prefix] - prefix]
+    window = place // layout.patch.shape[1]
+    local = _join(maps, batch)[:, :, place]  # (B, H, P, prefix + L)
+    target = torch.cat(
+        [
+            torch.arange(prefix, device=q.device).expand(len(place), -1),
+            layout.patch[window] + prefix,
+        ],
+        dim=1,
+    ).expand_as(local)
+    spread = q.new_zeros(batch, heads, len(place), tokens).scatter_add_(3, target, local)
+    rows[:, :, ~is_prefix] = spread
+    return rows
+
+
+def check_window(window: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    """A window as (height, width), or None; one smaller than 1 raises."""
+    if window is None:
+        return None
+    height, width = (window, window) if isinstance(window, int) else window
+    if height < 1 or width < 1:
+        raise ConfigError(f"window={window!r}; expected sides of at least 1")
+    return height, width
+
+
+def _by_window(x: Tensor, layout: WindowLayout) -> Tensor:
+    """Patches (B, H, h * w, D) -> (B * W, H, L, D)."""
+    windows, places = layout.patch.shape
+    cut = x[:, :, layout.patch.flatten()].view(*x.shape[:2], windows, places, x.shape[-1])
+    return cut.transpose(1, 2).flatten(0, 1)
+
+
+def _join(x: Tensor, batch: int) -> Tensor:
+    """(B * W, H, L, E) -> (B, H, W * L, E)."""
+    return x.view(batch, -1, *x.shape[1:]).transpose(1, 2).flatten(2, 3)
+
+
+def _keys_by_window(x: Tensor, layout: WindowLayout, prefix: int) -> Tensor:
+    """Prefix tokens in front of each window's patches: (B * W, H, prefix + L, D)."""
+    patches = _by_window(x[:, :, prefix:], layout)
+    if prefix == 0:
+        return patches
+    shared = x[:, :, :prefix].repeat_interleave(layout.patch.shape[0], dim=0)
+    return torch.cat([shared, patches], dim=2)
+
+
+def _mask_by_window(
+    k: Tensor, layout: WindowLayout, prefix: int, key_mask: Tensor | None
+) -> Tensor:
+    """(B * W, prefix + L): True for keys that exist and are attended to."""
+    batch, windows = k.shape[0], layout.patch.shape[0]
+    inside = layout.inside.expand(batch, -1, -1)
+    if key_mask is not None:
+        inside = inside & key_mask[:, prefix:][:, layout.patch]
+    if prefix == 0:
+        return inside.flatten(0, 1)
+    if key_mask is None:
+        shared = inside.new_ones(batch, windows, prefix)
+    else:
+        shared = key_mask[:, None, :prefix].expand(-1, windows, -1)
+    return torch.cat([shared, inside], dim=2).flatten(0, 1)
