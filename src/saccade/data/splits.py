@@ -132,8 +132,7 @@ def _quotas(sizes: np.ndarray, fraction: float) -> np.ndarray:
     missing = round(float(exact.sum())) - int(quotas.sum())
     by_remainder = np.argsort(quotas - exact, kind="stable")
     quotas[by_remainder[:missing]] += 1
-    quotas = np.minimum(quotas, sizes - 1)
-    return quotas
+    return quotas.clip(max=sizes - 1)
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

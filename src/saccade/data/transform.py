@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.config import AugmentConfig
-from saccade.data.randomness import uniforms
+from saccade.data.policy import Policy
+from saccade.data.randomness import STREAMS, uniforms
 from saccade.data.splits import DatasetInfo
 from saccade.errors import ConfigError
 
@@ -76,6 +77,7 @@ class Transform:
         self._scale = (1 / (255 * std)).float().view(per_channel).to(device)
         self._bias = (-mean / std).float().view(per_channel).to(device)
         self._fill = (255 * mean).round().float().view(per_channel).to(device)
+        self._policy = self._make_policy(info)
         names = sorted(self._needed())
         self._streams = torch.tensor(names, dtype=torch.int64, device=device)
         self._rows = {stream: row for row, stream in enumerate(names)}
@@ -100,11 +102,15 @@ class Transform:
         if config.resized_crop is not None and not cropped:
             flip = draws[Stream.FLIP] < 0.5 if config.flip else None
             boxes = resized_boxes(config.resized_crop, draws)
-            levels = _sample_boxes(images[rows].float(), boxes, flip)
+            levels = _sample_boxes(images[rows].float(), boxes, flip).round()
         elif config.crop_padding or config.flip:
             levels, inside = self._shift_and_flip(images, rows, draws)
         else:
             levels = images[rows].float()
+        if self._policy is not None:
+            if inside is not None:
+                levels, inside = torch.where(inside, levels, self._fill), None
+            levels = self._policy(levels, self._policy_draws(draws))
         out = levels.mul_(self._scale).add_(self._bias)
         if inside is not None:
             out = out.mul_(inside)
@@ -125,7 +131,23 @@ class Transform:
             needed |= {Stream.ERASE, Stream.ERASE_Y, Stream.ERASE_X}
         if config.mixup or config.cutmix:
             needed |= {Stream.MIX, Stream.MIX_KIND, Stream.MIX_WEIGHT, Stream.MIX_Y, Stream.MIX_X}
+        if self._policy is not None:
+            needed |= set(range(Stream.POLICY, Stream.POLICY + 3 * self._policy.num_ops))
         return needed
+
+    def _make_policy(self, info: DatasetInfo) -> Policy | None:
+        config = self.config
+        if config.policy == "none":
+            return None
+        if config.policy == "trivial":
+            return Policy("trivial", info.image_size, self._fill)
+        num_ops, magnitude = config.rand_ops, config.rand_magnitude
+        return Policy("rand", info.image_size, self._fill, num_ops=num_ops, magnitude=magnitude)
+
+    def _policy_draws(self, draws: Draws) -> list[tuple[Tensor, Tensor, Tensor]]:
+        assert self._policy is not None
+        first = (Stream.POLICY + 3 * i for i in range(self._policy.num_ops))
+        return [(draws[at], draws[at + 1], draws[at + 2]) for at in first]
 
     def _shift_and_flip(self, images: Tensor, rows: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         """Gather each image at shifted, maybe mirrored, coordinates; also what lay inside it."""
@@ -217,5 +239,7 @@ def _check(config: AugmentConfig, info: DatasetInfo) -> None:
         raise ConfigError(
             f"augment.crop_padding={config.crop_padding}: wants less than the image's {side} pixels"
         )
+    if config.policy == "rand" and Stream.POLICY + 3 * config.rand_ops > STREAMS:
+        raise ConfigError(f"augment.rand_ops={config.rand_ops}: wants at most 80")
     if config.erase > 2 * side:
         raise ConfigError(f"augment.erase={config.erase}: wants at most twice the {side} pixels")

@@ -1,0 +1,232 @@
+"""TrivialAugment (arXiv:2103.10158, "wide") and RandAugment (arXiv:1909.13719) on whole batches.
+
+Every image draws an operation, one of 31 magnitudes and a sign. Tables turn these into an affine
+map and a value; the geometric operations of a batch are then one `grid_sample`, the enhancements
+one blend, and so on, each applied where it was drawn. Images are float (R, C, H, W) and hold whole
+levels 0..255 before and after every operation, as Pillow's do, so each image's result is exact and
+does not depend on its batch. Cost: every operation is computed for every image of the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["BINS", "OPERATIONS", "Policy", "apply_operations"]
+
+BINS = 31
+OPERATIONS = (
+    *("identity", "shear_x", "shear_y", "translate_x", "translate_y", "rotate"),
+    *("brightness", "color", "contrast", "sharpness"),
+    *("posterize", "solarize", "autocontrast", "equalize"),
+)
+_GEOMETRIC = slice(1, 6)
+_BRIGHTNESS, _COLOR, _CONTRAST, _SHARPNESS, _POSTERIZE, _SOLARIZE, _AUTOCONTRAST, _EQUALIZE = range(
+    6, 14
+)
+
+
+@dataclass(frozen=True)
+class _Range:
+    """The largest magnitudes of a policy; translations are in pixels, or a share of the side."""
+
+    shear: float
+    translate: float
+    rotate: float
+    enhance: float
+    posterize: float
+    solarize: float
+    translate_is_share: bool
+
+
+_RANGES = {
+    "trivial": _Range(0.99, 32, 135, 0.99, 6, 256, translate_is_share=False),
+    "rand": _Range(0.3, 150 / 331, 30, 0.9, 4, 255, translate_is_share=True),
+}
+
+
+class Policy:
+    """A policy for images of one size.
+
+    Args:
+        name: Which one.
+        size: Height and width.
+        fill: Level of what a geometric operation uncovers, float (1, C, 1, 1).
+        num_ops: Operations in a row; 1 for TrivialAugment.
+        magnitude: Fixed bin of RandAugment; None draws one.
+    """
+
+    def __init__(
+        self,
+        name: Literal["trivial", "rand"],
+        size: tuple[int, int],
+        fill: Tensor,
+        *,
+        num_ops: int = 1,
+        magnitude: int | None = None,
+    ) -> None:
+        self.num_ops, self.magnitude, self.fill = num_ops, magnitude, fill
+        maps, values = _tables(_RANGES[name], size)
+        self.maps, self.values = maps.to(fill.device), values.to(fill.device)
+
+    def __call__(self, levels: Tensor, draws: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+        """Apply the operations.
+
+        Args:
+            levels: float (R, C, H, W), whole levels.
+            draws: For each operation in a row the numbers, (R,) in [0, 1), that choose it, its
+                magnitude and its sign.
+        """
+        for choice, strength, sign in draws:
+            operation = (choice * len(OPERATIONS)).to(torch.int64)
+            if self.magnitude is None:
+                level = (strength * BINS).to(torch.int64)
+            else:
+                level = torch.full_like(operation, self.magnitude)
+            row = (operation * BINS + level) * 2 + (sign < 0.5)
+            levels = apply_operations(
+                levels, operation, self.maps[row], self.values[row], self.fill
+            )
+        return levels
+
+
+def apply_operations(
+    levels: Tensor, operation: Tensor, maps: Tensor, values: Tensor, fill: Tensor
+) -> Tensor:
+    """Apply to each image its own operation.
+
+    Args:
+        levels: float (R, C, H, W), whole levels.
+        operation: int64 (R,), positions in `OPERATIONS`.
+        maps: float (R, 6), from an output pixel's centre to the input's.
+        values: float (R,), factor, step or threshold.
+        fill: float (1, C, 1, 1).
+    """
+    chosen = operation[:, None, None, None]
+    value = values[:, None, None, None]
+    geometric = (chosen >= _GEOMETRIC.start) & (chosen < _GEOMETRIC.stop)
+    out = torch.where(geometric, _warp(levels, maps, fill), levels)
+    enhanced = (chosen >= _BRIGHTNESS) & (chosen <= _SHARPNESS)
+    out = torch.where(enhanced, _blend(_degenerate(levels, chosen), levels, value), out)
+    step = torch.where(chosen == _POSTERIZE, value, 1.0)
+    out = torch.where(chosen == _POSTERIZE, (levels / step).floor() * step, out)
+    inverted = torch.where(levels < value, levels, 255 - levels)
+    out = torch.where(chosen == _SOLARIZE, inverted, out)
+    out = torch.where(chosen == _AUTOCONTRAST, _autocontrast(levels), out)
+    return torch.where(chosen == _EQUALIZE, _equalize(levels), out)
+
+
+def _tables(limits: _Range, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Affine map (868, 6) and value (868,) of every (operation, bin, sign)."""
+    maps, values = [], []
+    for operation in OPERATIONS:
+        for level in range(BINS):
+            for sign in (1, -1):
+                share = level / (BINS - 1)
+                maps.append(_affine(operation, sign * share, limits, size))
+                values.append(_value(operation, share, sign, limits))
+    return torch.tensor(maps), torch.tensor(values)
+
+
+def _affine(
+    operation: str, share: float, limits: _Range, size: tuple[int, int]
+) -> tuple[float, float, float, float, float, float]:
+    height, width = size
+    if operation == "shear_x":
+        return 1, share * limits.shear, 0, 0, 1, 0
+    if operation == "shear_y":
+        return 1, 0, 0, share * limits.shear, 1, 0
+    if operation in {"translate_x", "translate_y"}:
+        side = width if operation == "translate_x" else height
+        limit = limits.translate * side if limits.translate_is_share else limits.translate
+        shift = math.trunc(share * min(limit, side))
+        return (1, 0, shift, 0, 1, 0) if operation == "translate_x" else (1, 0, 0, 0, 1, shift)
+    if operation == "rotate":
+        angle = math.radians(share * limits.rotate)
+        cos, sin = math.cos(angle), math.sin(angle)
+        y, x = height / 2, width / 2
+        return cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y
+    return 1, 0, 0, 0, 1, 0
+
+
+def _value(operation: str, share: float, sign: int, limits: _Range) -> float:
+    if operation in {"brightness", "color", "contrast", "sharpness"}:
+        return 1 + sign * share * limits.enhance
+    if operation == "posterize":
+        return float(2 ** round(share * limits.posterize))
+    return limits.solarize * (1 - share)
+
+
+def _warp(levels: Tensor, maps: Tensor, fill: Tensor) -> Tensor:
+    """Look up each output pixel's centre through its image's affine map, bilinearly."""
+    height, width = levels.shape[-2:]
+    y = (torch.arange(height, device=levels.device) + 0.5)[None, :, None]
+    x = (torch.arange(width, device=levels.device) + 0.5)[None, None, :]
+    m = maps[:, :, None, None].unbind(1)
+    column = m[0] * x + m[1] * y + m[2]  # (R, H, W)
+    row = m[3] * x + m[4] * y + m[5]
+    grid = torch.stack([2 * column / width - 1, 2 * row / height - 1], dim=-1)
+    return (F.grid_sample(levels - fill, grid, align_corners=False) + fill).round()
+
+
+def _degenerate(levels: Tensor, chosen: Tensor) -> Tensor:
+    """What an enhancement starts from: black, grey, the mean grey, or the smoothed image."""
+    grey = _grey(levels)
+    count = grey.shape[-1] * grey.shape[-2]
+    mean = (grey.double().sum((2, 3), keepdim=True) / count + 0.5).floor().float()
+    out = torch.where(chosen == _COLOR, grey, torch.zeros_like(levels))
+    out = torch.where(chosen == _CONTRAST, mean, out)
+    return torch.where(chosen == _SHARPNESS, _smooth(levels), out)
+
+
+def _blend(start: Tensor, levels: Tensor, factor: Tensor) -> Tensor:
+    return (start + factor * (levels - start)).clamp(0, 255).floor()
+
+
+def _grey(levels: Tensor) -> Tensor:
+    """Luma (R, 1, H, W) in 16-bit fixed point; every product is exact in float32."""
+    if levels.shape[1] != 3:
+        return levels.mean(1, keepdim=True).floor()
+    red, green, blue = levels.split_with_sizes([1, 1, 1], dim=1)
+    return ((red * 19595 + green * 38470 + blue * 7471 + 32768) / 65536).floor()
+
+
+def _smooth(levels: Tensor) -> Tensor:
+    """The 3 x 3 mean that counts the centre five times; the border stays."""
+    height, width = levels.shape[-2:]
+    if min(height, width) < 3:
+        return levels
+    total = 4 * levels[..., 1:-1, 1:-1]
+    for top in range(3):
+        for left in range(3):
+            total = total + levels[..., top : top + height - 2, left : left + width - 2]
+    out = levels.clone()
+    out[..., 1:-1, 1:-1] = (total / 13 + 0.5).floor()
+    return out
+
+
+def _autocontrast(levels: Tensor) -> Tensor:
+    low, high = levels.amin((2, 3), keepdim=True), levels.amax((2, 3), keepdim=True)
+    spread = high - low
+    stretched = ((levels - low) * 255 / spread.clamp(min=1)).floor()
+    return torch.where(spread > 0, stretched, levels)
+
+
+def _equalize(levels: Tensor) -> Tensor:
+    """Flatten the histogram of every channel, with Pillow's integer rule."""
+    planes = levels.flatten(0, 1).flatten(1).to(torch.int64)  # (R C, H W)
+    offset = torch.arange(len(planes), device=planes.device)[:, None] * 256
+    counts = torch.zeros(len(planes) * 256, dtype=torch.int64, device=planes.device)
+    counts.scatter_add_(0, (planes + offset).flatten(), torch.ones_like(planes).flatten())
+    counts = counts.view(-1, 256)
+    brightest = counts.gather(1, planes.amax(1, keepdim=True))
+    step = (planes.shape[1] - brightest) // 255  # (R C, 1)
+    before = counts.cumsum(1) - counts
+    table = ((step // 2 + before) // step.clamp(min=1)).clamp(max=255)
+    out = torch.where(step > 0, table.gather(1, planes), planes)
+    return out.view(levels.shape).to(levels.dtype)
