@@ -1,0 +1,59 @@
+"""Attention pooling: one learned query looks at every token (arXiv:1810.00825, as in SigLIP).
+
+q = W_q latent, k, v = W_kv x; y = proj(softmax(q k^T / sqrt(D)) v); out = y + mlp(norm(y)).
+Parameter names are timm's (`latent`, `q`, `kv`, `proj`, `norm`, `mlp`). Cost linear in N.
+Layout (B, N, C) to (B, C).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from saccade.layers.block import NORM_EPS
+from saccade.layers.mlp import Activation, Mlp
+
+__all__ = ["AttentionPool"]
+
+
+class AttentionPool(nn.Module):
+    """Pool tokens with softmax attention from one learned query.
+
+    Args:
+        dim: Width C.
+        num_heads: Heads; must divide `dim`.
+        mlp_hidden_dim: Hidden features of the MLP after the attention.
+        act: Which GELU.
+    """
+
+    def __init__(
+        self, dim: int, num_heads: int, mlp_hidden_dim: int, act: Activation = "gelu"
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.latent = nn.Parameter(torch.empty(1, 1, dim))
+        self.q = nn.Linear(dim, dim)
+        self.kv = nn.Linear(dim, 2 * dim)
+        self.proj = nn.Linear(dim, dim)
+        self.norm = nn.LayerNorm(dim, eps=NORM_EPS)
+        self.mlp = Mlp(dim, mlp_hidden_dim, act)
+        nn.init.trunc_normal_(self.latent, std=dim**-0.5)
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """Pool (B, N, C) to (B, C), over the tokens where `key_mask` (B, N) is True."""
+        batch, _, dim = x.shape
+        heads = (self.num_heads, dim // self.num_heads)
+        q = self.q(self.latent).expand(batch, -1, -1).unflatten(-1, heads).transpose(1, 2)
+        k, v = self.kv(x).unflatten(-1, (2, *heads)).permute(2, 0, 3, 1, 4)  # (B, H, N, D) each
+        mask = None if key_mask is None else key_mask[:, None, None]
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # (B, H, 1, D)
+        y = self.proj(y.transpose(1, 2).flatten(2))
+        out: Tensor = (y + self.mlp(self.norm(y)))[:, 0]
+        return out
+
+    def flops(self, num_tokens: int) -> int:
+        """Forward operations for one sample, a multiply-add counted as two."""
+        dim = self.q.in_features
+        projections = 2 * dim * dim * (2 + 2 * num_tokens)
+        return projections + 4 * num_tokens * dim + self.mlp.flops(1)

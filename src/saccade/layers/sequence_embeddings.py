@@ -1,0 +1,145 @@
+"""What turns a sequence into tokens of the model's width.
+
+| name | input | layers |
+|---|---|---|
+| `linear` | (B, N, input_dim) numbers | one linear map |
+| `conv` | (B, N, input_dim) numbers | (Conv1d of 3, GroupNorm, GELU) three times |
+| `token` | (B, N) integers below input_dim | a table |
+
+A padded sequence gives its real tokens the values that the unpadded one gives them: padding is
+zeroed before every convolution and left out of the group statistics.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from saccade.errors import ConfigError
+
+__all__ = [
+    "ConvEmbedding",
+    "LinearEmbedding",
+    "SequenceEmbedding",
+    "TokenEmbedding",
+    "build_sequence_embedding",
+]
+
+SequenceEmbedding = Literal["linear", "conv", "token"]
+
+
+def _check_features(x: Tensor, input_dim: int) -> None:
+    if x.dim() != 3 or x.shape[2] != input_dim:
+        raise ConfigError(
+            f"x has shape {tuple(x.shape)}: expected (batch, tokens, input_dim={input_dim})"
+        )
+
+
+class LinearEmbedding(nn.Module):
+    """One linear map a token.
+
+    Args:
+        input_dim: Features of the input.
+        dim: Width C.
+    """
+
+    def __init__(self, input_dim: int, dim: int) -> None:
+        super().__init__()
+        self.proj = nn.Linear(input_dim, dim)
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """(B, N, input_dim) to (B, N, C)."""
+        _check_features(x, self.proj.in_features)
+        out: Tensor = self.proj(x)
+        return out
+
+    def flops(self, num_tokens: int) -> int:
+        """Forward operations for one sample, a multiply-add counted as two."""
+        return 2 * num_tokens * self.proj.weight.numel()
+
+
+class TokenEmbedding(nn.Module):
+    """A learned vector for each of `input_dim` symbols.
+
+    Args:
+        input_dim: Number of symbols.
+        dim: Width C.
+    """
+
+    def __init__(self, input_dim: int, dim: int) -> None:
+        super().__init__()
+        self.proj = nn.Embedding(input_dim, dim)
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """(B, N) integers to (B, N, C)."""
+        if x.dim() != 2 or x.is_floating_point():
+            raise ConfigError(
+                f"x has shape {tuple(x.shape)} and dtype {x.dtype}: "
+                f"expected (batch, tokens) integers below input_dim={self.proj.num_embeddings}"
+            )
+        out: Tensor = self.proj(x)
+        return out
+
+    def flops(self, num_tokens: int) -> int:
+        """A look-up costs no arithmetic."""
+        return 0
+
+
+class ConvEmbedding(nn.Module):
+    """Three convolutions of width 3 along the sequence, each with GroupNorm and GELU.
+
+    Args:
+        input_dim: Features of the input.
+        dim: Width C.
+        num_groups: Groups of the norm; must divide `dim`.
+    """
+
+    def __init__(self, input_dim: int, dim: int, num_groups: int = 1) -> None:
+        super().__init__()
+        widths = [input_dim, dim, dim, dim]
+        self.convs = nn.ModuleList(
+            nn.Conv1d(before, after, 3, padding=1) for before, after in pairwise(widths)
+        )
+        self.norms = nn.ModuleList(nn.GroupNorm(num_groups, dim) for _ in self.convs)
+        self.act = nn.GELU()
+        self.input_dim = input_dim
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """(B, N, input_dim) to (B, N, C); `key_mask` (B, N) is False on padding."""
+        _check_features(x, self.input_dim)
+        x = x.transpose(1, 2)  # (B, input_dim, N)
+        keep = None if key_mask is None else key_mask[:, None].to(x.dtype)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = conv(x if keep is None else x * keep)
+            x = self.act(norm(x) if keep is None else _masked_group_norm(x, keep, norm))
+        return x.transpose(1, 2)
+
+    def flops(self, num_tokens: int) -> int:
+        """Forward operations for one sample, a multiply-add counted as two."""
+        return 2 * num_tokens * sum(p.numel() for p in self.convs.parameters() if p.dim() == 3)
+
+
+def _masked_group_norm(x: Tensor, keep: Tensor, norm: nn.Module) -> Tensor:
+    """GroupNorm of (B, C, N) with the statistics of the places where `keep` (B, 1, N) is 1."""
+    assert isinstance(norm, nn.GroupNorm)
+    batch, _, tokens = x.shape
+    grouped = x.reshape(batch, norm.num_groups, -1, tokens)  # (B, G, C / G, N)
+    keep = keep[:, None]
+    count = (keep.sum(dim=(2, 3), keepdim=True) * grouped.shape[2]).clamp(min=1)
+    mean = (grouped * keep).sum(dim=(2, 3), keepdim=True) / count
+    centred = grouped - mean
+    variance = (centred.square() * keep).sum(dim=(2, 3), keepdim=True) / count
+    normal = (centred * torch.rsqrt(variance + norm.eps)).flatten(1, 2)
+    return normal * norm.weight[:, None] + norm.bias[:, None]
+
+
+def build_sequence_embedding(
+    name: SequenceEmbedding, input_dim: int, dim: int
+) -> LinearEmbedding | ConvEmbedding | TokenEmbedding:
+    """Build an embedding by name: `linear`, `conv` or `token`."""
+    table = {"linear": LinearEmbedding, "conv": ConvEmbedding, "token": TokenEmbedding}
+    embedding: LinearEmbedding | ConvEmbedding | TokenEmbedding = table[name](input_dim, dim)
+    return embedding

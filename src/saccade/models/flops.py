@@ -1,0 +1,48 @@
+"""Forward operations of a model by formula, part by part.
+
+A multiply-add counts as two; norms, activations, biases and softmax are left out, as in
+`torch.utils.flop_counter`. Attention counts what its mechanism multiplies at that number of
+tokens, so a Taylor model counts the form, direct or efficient, that would run.
+"""
+
+from __future__ import annotations
+
+from saccade.errors import ConfigError
+from saccade.layers.head import head_flops
+from saccade.models.sequence_transformer import SequenceTransformer
+from saccade.models.vision_transformer import VisionTransformer
+
+__all__ = ["count_flops"]
+
+
+def count_flops(
+    model: VisionTransformer | SequenceTransformer, seq_len: int | None = None
+) -> dict[str, int]:
+    """Operations of every part for one sample, forward; their sum is the model's.
+
+    Args:
+        model: A model, on any device.
+        seq_len: Tokens of a sequence, `max_seq_len` by default; images have their own number.
+    """
+    flops, tokens = _embedding_flops(model, seq_len)
+    total = tokens + model.num_prefix_tokens
+    grid = None if isinstance(model, SequenceTransformer) else model.patch_embed.grid_size
+    for index, block in enumerate(model.blocks):
+        flops[f"blocks.{index}.attn"] = block.attn.flops(total, grid=grid)
+        flops[f"blocks.{index}.mlp"] = block.mlp.flops(total)
+    if model.attn_pool is not None:
+        flops["attn_pool"] = model.attn_pool.flops(tokens)
+    flops["head"] = head_flops(model.head)
+    return flops
+
+
+def _embedding_flops(
+    model: VisionTransformer | SequenceTransformer, seq_len: int | None
+) -> tuple[dict[str, int], int]:
+    """Operations of the embedding, and the tokens it gives."""
+    if isinstance(model, SequenceTransformer):
+        tokens = model.max_seq_len if seq_len is None else seq_len
+        return {"token_embed": model.token_embed.flops(tokens)}, tokens
+    if seq_len is not None:
+        raise ConfigError(f"seq_len={seq_len}: the tokens of an image model follow from img_size")
+    return {"patch_embed": model.patch_embed.flops()}, model.patch_embed.num_patches

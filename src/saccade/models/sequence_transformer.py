@@ -1,0 +1,117 @@
+"""The transformer encoder over sequences, with exchangeable attention and embedding.
+
+embedding -> class token -> + positions -> blocks -> norm -> pooling -> head. A padding mask makes
+a padded sequence give what the unpadded one gives. Layout (B, N, features), or (B, N) symbols.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from saccade.errors import ConfigError
+from saccade.layers.positions import resample_line_positions, sinusoidal_1d
+from saccade.layers.sequence_embeddings import build_sequence_embedding
+from saccade.models.config import SequenceConfig, TransformerConfig, override
+from saccade.models.transformer import Transformer
+
+__all__ = ["SequenceTransformer"]
+
+
+class SequenceTransformer(Transformer):
+    """A transformer over a sequence of vectors or symbols.
+
+    Args:
+        max_seq_len: Longest sequence that the positions cover.
+        input_dim: Features of a token, or number of symbols for `embedding="token"`.
+        name: Name of the variant, for the saved config.
+        **options: Any other field of `SequenceConfig`.
+    """
+
+    architecture = "SequenceTransformer"
+    config_class = SequenceConfig
+    config: SequenceConfig
+
+    def __init__(
+        self, max_seq_len: int, input_dim: int, *, name: str | None = None, **options: Any
+    ) -> None:
+        lengths = {"max_seq_len": max_seq_len, "input_dim": input_dim}
+        config = override(SequenceConfig(), lengths | options)
+        super().__init__(config, name)
+        self.token_embed = build_sequence_embedding(config.embedding, input_dim, config.embed_dim)
+        self.set_positions(self._new_positions(max_seq_len))
+        self._init_weights()
+
+    @classmethod
+    def from_config(cls, config: TransformerConfig, name: str | None = None) -> Self:
+        """Build a model from its config; subclasses with another constructor give the base."""
+        assert isinstance(config, SequenceConfig)
+        options = {spec.name: getattr(config, spec.name) for spec in fields(config)}
+        return SequenceTransformer(name=name, **options)  # type: ignore[return-value]
+
+    def _new_positions(self, max_seq_len: int) -> Tensor:
+        length = self.num_prefix_tokens + max_seq_len
+        if self.config.pos_embed == "sinusoidal_1d":
+            return sinusoidal_1d(length, self.embed_dim)
+        return torch.zeros(1, length, self.embed_dim)
+
+    @property
+    def max_seq_len(self) -> int:
+        """Longest sequence accepted; set it to change the table of positions."""
+        return self.config.max_seq_len
+
+    @max_seq_len.setter
+    def max_seq_len(self, length: int) -> None:
+        self.config = replace(self.config, max_seq_len=length)
+        if isinstance(self.pos_embed, torch.nn.Parameter):
+            table = self.pos_embed.detach()
+            self.set_positions(resample_line_positions(table, length, self.num_prefix_tokens))
+        elif self.pos_embed is not None:
+            self.set_positions(self._new_positions(length).to(self.pos_embed))
+
+    def embed(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """Tokens (B, N, C) with class token and positions."""
+        if x.dim() > 1 and x.shape[1] > self.max_seq_len:
+            raise ConfigError(
+                f"x has {x.shape[1]} tokens: max_seq_len={self.max_seq_len}; "
+                f"model.max_seq_len = {x.shape[1]} raises it"
+            )
+        if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != x.shape[:2]):
+            raise ConfigError(
+                f"key_mask has shape {tuple(key_mask.shape)} and dtype {key_mask.dtype}: expected "
+                f"bool of shape {tuple(x.shape[:2])}, True for real tokens"
+            )
+        x = self.add_class_token(self.token_embed(x, key_mask))
+        if self.pos_embed is not None:
+            x = x + self.pos_embed[:, : x.shape[1]]
+        out: Tensor = self.pos_drop(x)
+        return out
+
+    def _full_mask(self, key_mask: Tensor | None) -> Tensor | None:
+        """The mask with the class token, which is always real, in front."""
+        if key_mask is None:
+            return None
+        return F.pad(key_mask, (self.num_prefix_tokens, 0), value=True)
+
+    def forward_features(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """Tokens (B, N, C) after the last block and its norm.
+
+        Args:
+            x: (B, N, input_dim) numbers, or (B, N) symbols for `embedding="token"`.
+            key_mask: (B, N), True for real tokens, False for padding.
+        """
+        mask = self._full_mask(key_mask)
+        x = self.embed(x, key_mask)
+        for block in self.blocks:
+            x = self.run_block(block, x, mask)
+        out: Tensor = self.norm(x)
+        return out
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """Logits (B, classes); arguments as for `forward_features`."""
+        features = self.forward_features(x, key_mask)
+        return self.forward_head(features, key_mask=self._full_mask(key_mask))

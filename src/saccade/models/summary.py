@@ -1,0 +1,237 @@
+"""What a model costs, part by part: shapes, parameters, operations, memory for training.
+
+Shapes and memory come from one forward pass of a copy on the `meta` device, which computes
+nothing: the memory is that of the tensors that autograd keeps for the backward pass, parameters
+left out, each storage counted once. Operations come from `count_flops`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from saccade.models.flops import count_flops
+from saccade.models.sequence_transformer import SequenceTransformer
+from saccade.models.vision_transformer import VisionTransformer
+
+__all__ = ["ModelSummary", "PartSummary", "model_summary"]
+
+Model = VisionTransformer | SequenceTransformer
+
+
+@dataclass(frozen=True)
+class PartSummary:
+    """One row: a part of the model.
+
+    Args:
+        name: Path of the part in the model.
+        kind: What it is, in words.
+        shape: Shape of its output.
+        params: Parameters in it.
+        flops: Forward operations for the batch.
+        activation_bytes: What autograd keeps of it for the backward pass of the batch.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    params: int
+    flops: int
+    activation_bytes: int
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """The rows of a model and their sums; rich and `print` show them as a table.
+
+    Args:
+        title: Name and attention of the model.
+        batch_size: Samples that operations and memory are for.
+        parts: The rows, from input to output.
+    """
+
+    title: str
+    batch_size: int
+    parts: tuple[PartSummary, ...]
+
+    @property
+    def params(self) -> int:
+        """Parameters of the whole model."""
+        return sum(part.params for part in self.parts)
+
+    @property
+    def flops(self) -> int:
+        """Forward operations of the batch."""
+        return sum(part.flops for part in self.parts)
+
+    @property
+    def activation_bytes(self) -> int:
+        """What autograd keeps for the backward pass of the batch."""
+        return sum(part.activation_bytes for part in self.parts)
+
+    def __rich__(self) -> Table:
+        table = Table(title=f"{self.title}, batch of {self.batch_size}", show_footer=True)
+        table.add_column("part", "total")
+        table.add_column("kind")
+        table.add_column("output")
+        table.add_column("parameters", f"{self.params:,}", justify="right")
+        table.add_column("MFLOPs", f"{self.flops / 1e6:,.1f}", justify="right")
+        table.add_column("activations MiB", _mib(self.activation_bytes), justify="right")
+        for part in self.parts:
+            shape = " x ".join(map(str, part.shape))
+            numbers = (f"{part.params:,}", f"{part.flops / 1e6:,.1f}", _mib(part.activation_bytes))
+            table.add_row(part.name, part.kind, shape, *numbers)
+        return table
+
+    def __str__(self) -> str:
+        console = Console(width=110, no_color=True)
+        with console.capture() as capture:
+            console.print(self)
+        return capture.get()
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.2f}"
+
+
+def model_summary(model: Model, *, batch_size: int = 1, seq_len: int | None = None) -> ModelSummary:
+    """Account for every part of a model.
+
+    Args:
+        model: A model, on any device; it is not run.
+        batch_size: Samples that operations and memory are for.
+        seq_len: Tokens of a sequence, `max_seq_len` by default.
+    """
+    flops = count_flops(model, seq_len)
+    twin = _meta_twin(model)
+    ledger = _Ledger(twin)
+    with ledger.watch():
+        twin(_meta_input(twin, batch_size, seq_len))
+    parts = tuple(
+        PartSummary(
+            name=name,
+            kind=kind,
+            shape=ledger.shapes[name],
+            params=params,
+            flops=flops.get(name, 0) * batch_size,
+            activation_bytes=ledger.kept_bytes[name],
+        )
+        for name, kind, params in _parts(model)
+    )
+    title = f"{model.name or model.architecture}, {model.config.attention}"
+    return ModelSummary(title, batch_size, parts)
+
+
+def _parts(model: Model) -> Iterator[tuple[str, str, int]]:
+    """Name, kind and number of parameters of every part, from input to output."""
+    config = model.config
+    own = sum(parameter.numel() for parameter in model.parameters(recurse=False))
+    if isinstance(model, VisionTransformer):
+        yield "patch_embed", f"stem {model.config.stem}", _count(model.patch_embed)
+    else:
+        yield "token_embed", f"embedding {model.config.embedding}", _count(model.token_embed)
+    yield "positions", f"{config.pos_embed} positions", own
+    for index, block in enumerate(model.blocks):
+        attention = f"{config.attention}, {config.num_heads} heads"
+        yield f"blocks.{index}.attn", attention, _count(block.norm1, block.attn, block.ls1)
+        mlp = f"MLP, {config.mlp_features} hidden"
+        yield f"blocks.{index}.mlp", mlp, _count(block.norm2, block.mlp, block.ls2)
+    yield "norm", type(model.norm).__name__, _count(model.norm)
+    if model.attn_pool is not None:
+        yield "attn_pool", "attention pooling", _count(model.attn_pool)
+    yield "head", type(model.head).__name__, _count(model.fc_norm, model.head)
+
+
+def _count(*modules: nn.Module) -> int:
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())
+
+
+def _meta_twin(model: Model) -> Model:
+    """The same model on the meta device, in training mode."""
+    with torch.device("meta"):
+        twin = type(model).from_config(model.config)
+    for mine, other in zip(twin.blocks, model.blocks, strict=True):
+        if hasattr(other.attn, "N0"):
+            mine.attn.N0 = other.attn.N0
+    twin.set_grad_checkpointing(model.grad_checkpointing)
+    return twin.to(next(model.parameters()).dtype).train()
+
+
+def _meta_input(model: Model, batch_size: int, seq_len: int | None) -> Tensor:
+    dtype = next(model.parameters()).dtype
+    if isinstance(model, VisionTransformer):
+        shape: tuple[int, ...] = (batch_size, model.config.in_chans, *model.config.img_size)
+        return torch.empty(shape, device="meta", dtype=dtype)
+    tokens = model.max_seq_len if seq_len is None else seq_len
+    if model.config.embedding == "token":
+        return torch.empty(batch_size, tokens, device="meta", dtype=torch.long)
+    return torch.empty(batch_size, tokens, model.config.input_dim, device="meta", dtype=dtype)
+
+
+class _Ledger:
+    """Notes, while a model runs, the output shapes of its parts and what autograd keeps of each."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.kept_bytes = {name: 0 for name, _, _ in _parts(model)}
+        self._part = next(iter(self.kept_bytes))
+        tensors = [*model.parameters(), *model.buffers()]
+        self._seen = {storage._cdata: storage for storage in map(Tensor.untyped_storage, tensors)}
+
+    def _keep(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._seen:
+            self._seen[storage._cdata] = storage
+            self.kept_bytes[self._part] += storage.nbytes()
+        return tensor
+
+    def _keep_input(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        """Count the input that a checkpointed block holds on to; hooks do not see it."""
+        self._keep(args[0])
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Hooks on for the time of a forward pass."""
+        hooks = list(self._hooks())
+        with torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor):
+            yield
+        for hook in hooks:
+            hook.remove()
+
+    def _hooks(self) -> Iterator[RemovableHandle]:
+        """Where each part begins, and whose output is its output."""
+        model = self.model
+        embedding = model.get_submodule(self._part)
+        yield from self._part_hooks(self._part, embedding, embedding)
+        yield from self._part_hooks("positions", model.pos_drop, model.pos_drop)
+        for index, block in enumerate(model.blocks):
+            yield from self._part_hooks(f"blocks.{index}.attn", block.norm1, block.attn)
+            yield from self._part_hooks(f"blocks.{index}.mlp", block.norm2, block.mlp)
+            if model.grad_checkpointing:
+                yield block.norm1.register_forward_pre_hook(self._keep_input)
+        yield from self._part_hooks("norm", model.norm, model.norm)
+        if model.attn_pool is not None:
+            yield from self._part_hooks("attn_pool", model.attn_pool, model.attn_pool)
+        yield from self._part_hooks("head", model.fc_norm, model.head)
+
+    def _part_hooks(
+        self, name: str, begins: nn.Module, gives: nn.Module
+    ) -> Iterator[RemovableHandle]:
+        """`begins` opens the part `name`, and the output of `gives` is the part's."""
+
+        def begin(module: nn.Module, args: object) -> None:
+            self._part = name
+
+        def note(module: nn.Module, args: object, output: Tensor) -> None:
+            self.shapes[name] = tuple(output.shape)
+
+        yield begins.register_forward_pre_hook(begin)
+        yield gives.register_forward_hook(note)

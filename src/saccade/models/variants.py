@@ -1,0 +1,196 @@
+"""The named models, as data; `source` says where the numbers come from.
+
+Sources: TaylorIR (its README and code); TaylorShift (arXiv:2403.02920 and its code); Efficient
+Transformers on CIFAR-10 (a course project on arXiv:2009.14794); VisTransformer (a tutorial on
+arXiv:2010.11929); ViT from scratch (github.com/tintn/vision-transformer-from-scratch); timm
+(github.com/huggingface/pytorch-image-models).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from saccade.models.config import SequenceConfig, TransformerConfig, ViTConfig, override
+from saccade.registry import Registry
+
+__all__ = ["MODELS", "Variant", "vit_sizes"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row of the table of models.
+
+    Args:
+        config: All that the model is made of.
+        source: Where its numbers come from.
+    """
+
+    config: TransformerConfig
+    source: str
+
+
+vit_sizes: dict[str, dict[str, int]] = {
+    "na": {"embed_dim": 96, "depth": 2, "num_heads": 2},
+    "mu": {"embed_dim": 144, "depth": 6, "num_heads": 3},
+    "Ti": {"embed_dim": 192, "depth": 12, "num_heads": 3},
+    "S": {"embed_dim": 384, "depth": 12, "num_heads": 6},
+    "B": {"embed_dim": 768, "depth": 12, "num_heads": 12},
+    "L": {"embed_dim": 1024, "depth": 24, "num_heads": 16},
+}
+
+_CIFAR = ViTConfig(
+    num_classes=10,
+    img_size=(32, 32),
+    mean=(0.4914, 0.4822, 0.4465),
+    std=(0.2470, 0.2435, 0.2616),
+)
+
+# DEVIATION: TaylorIR's README gives the FFN four times the width. Its parameter counts are those
+# of 768 hidden features at every width, so that is the default; mlp_hidden_dim=None is the README.
+_TAYLORIR = replace(
+    _CIFAR,
+    attention="taylor",
+    stem="conv",
+    patch_size=1,
+    pos_embed="sinusoidal_1d",
+    mlp_hidden_dim=768,
+    head_hidden_dim=768,
+    drop_rate=0.1,
+)
+
+_TAYLORSHIFT = ViTConfig(
+    attention="taylorshift", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
+)
+
+_VIT_CIFAR = replace(
+    _CIFAR,
+    patch_size=4,
+    embed_dim=256,
+    depth=8,
+    num_heads=8,
+    mlp_ratio=2.0,
+    pos_drop_rate=0.1,
+    proj_drop_rate=0.1,
+)
+
+# DEVIATION: the project flattens this map to one token; its 16x16 places are the tokens here.
+_HYBRID_CIFAR = replace(_VIT_CIFAR, stem="conv_pool", patch_size=2)
+
+_LIGHT_VIT = ViTConfig(
+    num_classes=10,
+    img_size=(28, 28),
+    in_chans=1,
+    stem="patch_linear",
+    patch_size=4,
+    embed_dim=8,
+    depth=2,
+    num_heads=2,
+    pos_embed="sinusoidal_1d",
+    mean=(0.1307,),
+    std=(0.3081,),
+)
+
+_VIT_MICRO = replace(_CIFAR, patch_size=4, embed_dim=48, depth=4, num_heads=4, mlp_hidden_dim=192)
+
+_TAYLORIR_SIZES = {
+    "small": {"embed_dim": 128, "depth": 4, "num_heads": 4},
+    "base": {"embed_dim": 192, "depth": 6, "num_heads": 6},
+    "large": {"embed_dim": 256, "depth": 8, "num_heads": 8},
+}
+
+# Width, depth, heads and MLP ratio are TaylorShift's; lengths and symbols those of the Long Range
+# Arena (arXiv:2011.04006), with IMDB cut at 4000 bytes.
+_SEQUENCES = {
+    "listops": SequenceConfig(
+        embed_dim=512,
+        depth=4,
+        num_heads=8,
+        mlp_ratio=2.0,
+        max_seq_len=2000,
+        input_dim=18,
+        num_classes=10,
+    ),
+    "imdb": SequenceConfig(
+        embed_dim=256,
+        depth=4,
+        num_heads=4,
+        mlp_ratio=4.0,
+        max_seq_len=4000,
+        input_dim=256,
+        num_classes=2,
+    ),
+    "cifar_pixel": SequenceConfig(
+        embed_dim=256,
+        depth=1,
+        num_heads=4,
+        mlp_ratio=1.0,
+        max_seq_len=1024,
+        input_dim=256,
+        num_classes=10,
+    ),
+    "pathfinder": SequenceConfig(
+        embed_dim=64,
+        depth=4,
+        num_heads=4,
+        mlp_ratio=1.0,
+        max_seq_len=1024,
+        input_dim=256,
+        num_classes=2,
+    ),
+}
+
+_TIMM_SIZES = {"tiny": vit_sizes["Ti"], "small": vit_sizes["S"], "base": vit_sizes["B"]}
+
+_CIFAR_PERFORMERS = {
+    "performer_cifar": "performer",
+    "performer_relu_cifar": "performer_relu",
+    "performer_exp_cifar": "performer_exp",
+    "performer_gelu_cifar": "performer_gelu",
+    "performer_elu_cifar": "performer_elu",
+    "performer_ftheta_cifar": "performer_ftheta",
+}
+
+MODELS: Registry[Variant] = Registry("model")
+
+
+def _register(configs: Mapping[str, TransformerConfig], source: str) -> None:
+    for name, config in configs.items():
+        MODELS.register(name, Variant(config, source))
+
+
+_register(
+    {f"taylorir_{size}": override(_TAYLORIR, dims) for size, dims in _TAYLORIR_SIZES.items()},
+    "TaylorIR: README for the sizes, its parameter counts for the FFN and the head",
+)
+_register(
+    {
+        f"taylorshift_vit_{size.lower()}_patch16_224": override(_TAYLORSHIFT, dims)
+        for size, dims in vit_sizes.items()
+    },
+    "TaylorShift: vit_sizes",
+)
+_register(
+    {
+        f"taylorshift_{task}": replace(config, attention="taylorshift", embedding="token")
+        for task, config in _SEQUENCES.items()
+    },
+    "TaylorShift: sizes of its sequence tasks",
+)
+_register(
+    {"vit_cifar": _VIT_CIFAR, "hybrid_cifar": _HYBRID_CIFAR},
+    "Efficient Transformers on CIFAR-10: the ViT baseline, and its convolutional front",
+)
+_register(
+    {
+        name: replace(_VIT_CIFAR, attention=attention)
+        for name, attention in _CIFAR_PERFORMERS.items()
+    },
+    "Efficient Transformers on CIFAR-10: its feature maps on the ViT baseline",
+)
+_register({"light_vit": _LIGHT_VIT}, "VisTransformer: LightViT on MNIST")
+_register({"vit_micro_patch4_32": _VIT_MICRO}, "ViT from scratch: its config")
+_register(
+    {f"vit_{size}_patch16_224": override(ViTConfig(), dims) for size, dims in _TIMM_SIZES.items()},
+    "timm: the models of the same name",
+)
