@@ -1,0 +1,258 @@
+"""The run folder: the one hand-over between training and everything that comes after it.
+
+    config.yaml         the resolved configuration
+    dataset.json        classes, image size, mean and std of the data it was trained on
+    environment.json    versions, hardware, git revision, seed
+    metrics.jsonl       one JSON object a line: kind "step", "epoch" or "test"
+    status.json         "running", "finished", "failed" or "preempted", and where it stood
+    summary.json        the result, fractions and seconds; only a finished run has one
+    checkpoints/step-00000123/   whole or not there: written aside, synced, renamed
+
+Reading needs no torch. A checkpoint holds a manifest with the SHA-256 of its other files, so that
+one cut short is told from an intact one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from saccade.config import Config, dump_config, load_config
+from saccade.errors import ConfigError
+
+__all__ = ["Checkpoint", "RunFolder", "find_runs"]
+
+MANIFEST = "manifest.json"
+_ASIDE, _TRASH = ".writing-", ".trash-"
+
+
+@dataclass(frozen=True, order=True)
+class Checkpoint:
+    """One folder under `checkpoints/`."""
+
+    step: int
+    path: Path
+
+    def fault(self) -> str | None:
+        """Why the checkpoint cannot be used, or None where every file matches the manifest."""
+        try:
+            manifest = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
+            for name, expected in manifest["sha256"].items():
+                if _sha256(self.path / name) != expected:
+                    return f"{name} is not what was written"
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def weights(self, which: Literal["best", "last"]) -> Path:
+        """The safetensors file to use a model from: averaged weights go before live ones."""
+        names = ["best", "average", "model"] if which == "best" else ["average", "model"]
+        files = [self.path / f"{name}.safetensors" for name in names]
+        return next((file for file in files if file.exists()), files[-1])
+
+
+class RunFolder:
+    """A run's folder, to read or to write.
+
+    Args:
+        path: The folder.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, path: str | Path, config: Config) -> RunFolder:
+        """Make a new run folder; one that has a run in it already is refused."""
+        run = cls(path)
+        if run.exists():
+            raise ConfigError(
+                f"--out {str(path)!r}: a run is there already; add --resume to go on with it, or "
+                "choose another folder"
+            )
+        if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+            raise ConfigError(f"--out {str(path)!r}: exists and is not an empty folder")
+        (run.path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        _write_atomically(run.path / "config.yaml", dump_config(config))
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """Open an existing run folder."""
+        run = cls(path)
+        if not run.exists():
+            raise ConfigError(f"{str(path)!r} is not a run folder: it has no config.yaml")
+        return run
+
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return (self.path / "config.yaml").is_file()
+
+    def config(self) -> Config:
+        """The configuration the run was started with."""
+        return load_config(self.path / "config.yaml")
+
+    def dataset(self) -> dict[str, Any]:
+        """The facts about the data that the run was trained on."""
+        return self._read_json("dataset.json")
+
+    def environment(self) -> dict[str, Any]:
+        """Where the run was started and resumed."""
+        return self._read_json("environment.json")
+
+    def status(self) -> dict[str, Any]:
+        """The state and position last written."""
+        return self._read_json("status.json")
+
+    def summary(self) -> dict[str, Any]:
+        """The result; empty where the run is not finished."""
+        return self._read_json("summary.json")
+
+    def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """The rows of `metrics.jsonl`, a last line cut short left out.
+
+        Args:
+            kind: Only rows of this kind: "step", "epoch" or "test".
+        """
+        path = self.path / "metrics.jsonl"
+        rows = []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                break
+        return [row for row in rows if kind is None or row["kind"] == kind]
+
+    def write(self, name: str, values: Mapping[str, Any]) -> None:
+        """Replace one of the JSON files, atomically."""
+        _write_atomically(self.path / name, json.dumps(values, indent=2, allow_nan=False) + "\n")
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Add a row to `metrics.jsonl`."""
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def rewind_metrics(self, count: int) -> None:
+        """Keep the first `count` rows, so that a resumed run does not write the others twice."""
+        rows = [json.dumps(row) + "\n" for row in self.metrics()[:count]]
+        _write_atomically(self.path / "metrics.jsonl", "".join(rows))
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints, oldest first, intact or not."""
+        folders = (self.path / "checkpoints").glob("step-*")
+        return sorted(Checkpoint(int(f.name[5:]), f) for f in folders if f.name[5:].isdigit())
+
+    def newest_intact(self) -> tuple[Checkpoint | None, list[str]]:
+        """The newest checkpoint whose hashes match, and what is wrong with any newer one."""
+        faults: list[str] = []
+        for checkpoint in reversed(self.checkpoints()):
+            fault = checkpoint.fault()
+            if fault is None:
+                return checkpoint, faults
+            faults.append(f"{checkpoint.path.name}: {fault}")
+        return None, faults
+
+    @contextmanager
+    def new_checkpoint(self, step: int) -> Iterator[Path]:
+        """A folder to fill; when the block ends it becomes `step-<step>`, whole or not at all."""
+        aside = self.path / "checkpoints" / f"{_ASIDE}{step:08d}"
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        try:
+            yield aside
+            hashes = {file.name: _sha256(file) for file in sorted(aside.iterdir())}
+            for name in hashes:
+                _sync(aside / name)
+            _write_synced(aside / MANIFEST, json.dumps({"step": step, "sha256": hashes}, indent=2))
+            _sync(aside)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+        final = aside.with_name(f"step-{step:08d}")
+        self._discard(final)
+        aside.rename(final)
+        _sync(final.parent)
+
+    def rotate(self, keep: int) -> None:
+        """Delete all but the newest `keep` checkpoints."""
+        for checkpoint in self.checkpoints()[:-keep]:
+            self._discard(checkpoint.path)
+
+    def clear_leftovers(self, newest: int) -> None:
+        """Delete what a killed process left half done; set aside damaged folders after `newest`."""
+        folder = self.path / "checkpoints"
+        for checkpoint in self.checkpoints():
+            if checkpoint.step > newest:
+                damaged = folder / f"damaged-{checkpoint.path.name}"
+                shutil.rmtree(damaged, ignore_errors=True)
+                checkpoint.path.rename(damaged)
+        for leftover in [*folder.glob(f"{_ASIDE}*"), *folder.glob(f"{_TRASH}*")]:
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for this process; a second one that trains here is refused."""
+        import fcntl
+
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(f"{str(self.path)!r}: another process is training here") from None
+            yield
+
+    def _discard(self, path: Path) -> None:
+        """Delete a checkpoint so that a kill half-way leaves nothing that looks like one."""
+        if path.exists():
+            trash = path.with_name(f"{_TRASH}{path.name}")
+            shutil.rmtree(trash, ignore_errors=True)
+            path.rename(trash)
+            shutil.rmtree(trash, ignore_errors=True)
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        if not path.exists():
+            return {}
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigError(f"{str(path)!r} is not valid JSON: {error}") from None
+        return dict(values)
+
+
+def find_runs(folder: str | Path) -> list[RunFolder]:
+    """Every run folder at or below `folder`, in the order of their paths."""
+    return [RunFolder(file.parent) for file in sorted(Path(folder).rglob("config.yaml"))]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_synced(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    _write_synced(aside, text)
+    aside.replace(path)

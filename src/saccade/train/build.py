@@ -1,0 +1,77 @@
+"""From a configuration to a network, and from a run folder back to one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Literal
+
+from torch import nn
+
+from saccade.config import Config
+from saccade.data import DatasetInfo
+from saccade.errors import ConfigError
+from saccade.models import create_model
+from saccade.runs import RunFolder
+
+__all__ = ["build_model", "describe_data", "load_model", "read_data_description"]
+
+
+def build_model(config: Config, info: DatasetInfo) -> nn.Module:
+    """The network of `config.model`, fitted to the data set's classes, channels and size."""
+    arguments: dict[str, Any] = {
+        "img_size": info.image_size,
+        "in_chans": info.channels,
+        "class_names": info.class_names,
+        "mean": info.mean,
+        "std": info.std,
+        "feature_seed": config.run.seed,
+        **config.model.overrides,
+    }
+    if config.model.attention_options:
+        arguments["attention_options"] = config.model.attention_options
+    model: nn.Module = create_model(
+        config.model.name,
+        attention=config.model.attention,
+        num_classes=info.num_classes,
+        **arguments,
+    )
+    return model
+
+
+def describe_data(info: DatasetInfo) -> dict[str, Any]:
+    """The facts about a data set as JSON values, for `dataset.json`."""
+    return asdict(info)
+
+
+def read_data_description(run: RunFolder) -> DatasetInfo:
+    """The facts about the data set that a run was trained on."""
+    values = run.dataset()
+    if not values:
+        raise ConfigError(f"{str(run.path)!r} has no dataset.json: the run never started")
+    tuples: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    return DatasetInfo(**tuples)
+
+
+def load_model(
+    run: RunFolder, weights: Literal["best", "last"] | None = None
+) -> tuple[nn.Module, DatasetInfo]:
+    """The trained network of a run, on CPU and in evaluation mode, and what its data was.
+
+    Args:
+        run: The run folder; its newest intact checkpoint is used, finished or not.
+        weights: Best on validation or last; the run's own `train.evaluate_with` by default.
+
+    Raises:
+        ConfigError: There is no intact checkpoint.
+    """
+    from safetensors.torch import load_file
+
+    config = run.config()
+    info = read_data_description(run)
+    checkpoint, faults = run.newest_intact()
+    if checkpoint is None:
+        found = f" ({'; '.join(faults)})" if faults else ""
+        raise ConfigError(f"{str(run.path)!r} has no intact checkpoint{found}")
+    model = build_model(config, info)
+    model.load_state_dict(load_file(checkpoint.weights(weights or config.train.evaluate_with)))
+    return model.eval(), info

@@ -1,0 +1,197 @@
+"""A checkpoint's tensors: everything a run needs to go on as if it had never stopped.
+
+    model.safetensors       live weights and buffers
+    average.safetensors     their moving average, where the run keeps one
+    best.safetensors        the weights that did best on validation so far
+    optimizer.safetensors   `<optimiser>/<slot>/<parameter>`
+    generators.safetensors  states of torch's generators
+    trainer.json            position, counters, and the states of Python's and NumPy's generators
+
+`saccade.runs` makes the folder atomic. Names are those of the bare model, so that a checkpoint
+fits any number of processes, sharded or not, compiled or not.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from saccade.errors import TrainingError
+from saccade.runs import RunFolder
+from saccade.train.distributed import Ranks, full, like
+from saccade.train.weights import Weights
+
+__all__ = ["Position", "TrainingState", "restore", "save"]
+
+
+@dataclass
+class Position:
+    """Where a run stands.
+
+    Attributes:
+        epoch: Epochs done.
+        batch: Batches done in the epoch under way.
+        step: Optimiser steps done.
+        loss_sum: Sum of the losses of the images seen in this epoch.
+        correct: Right predictions among them.
+        seen: Images seen in this epoch.
+        seconds: Time spent, over all the processes that worked on the run.
+        best_accuracy: Best validation accuracy so far.
+        best_epoch: Epochs done when it was reached.
+        stale_epochs: Epochs since the best one.
+        plateau_epochs: Epochs without a better one since the learning rate was last cut.
+        reductions: How often `plateau` cut the learning rate.
+        metric_rows: Rows in `metrics.jsonl`.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    correct: int = 0
+    seen: int = 0
+    seconds: float = 0.0
+    best_accuracy: float | None = None
+    best_epoch: int = 0
+    stale_epochs: int = 0
+    plateau_epochs: int = 0
+    reductions: int = 0
+    metric_rows: int = 0
+
+
+@dataclass
+class TrainingState:
+    """The live objects that a checkpoint is made of."""
+
+    model: nn.Module
+    optimisers: list[Optimizer]
+    position: Position
+    average: Weights | None
+    best: Weights | None
+    scaler: torch.amp.GradScaler
+
+
+def save(run: RunFolder, state: TrainingState, ranks: Ranks, *, keep: int) -> None:
+    """Write a checkpoint of the step reached, then delete old ones; every process must call."""
+    files: dict[str, Weights] = {"model": _whole(state.model.state_dict())}
+    if state.average is not None:
+        files["average"] = _whole(state.average)
+    if state.best is not None:
+        files["best"] = _whole(state.best)
+    files["optimizer"] = _whole(_optimiser_tensors(state))
+    files["generators"] = _generator_states()
+    if not ranks.is_main:
+        return
+    for name, tensor in files["model"].items():
+        if not tensor.isfinite().all():
+            raise TrainingError(
+                f"{name} is not finite after step {state.position.step}; nothing was saved. "
+                "Try a lower optim.lr"
+            )
+    with run.new_checkpoint(state.position.step) as folder:
+        for name, tensors in files.items():
+            _save_file(tensors, folder / f"{name}.safetensors")
+        host = {
+            "position": asdict(state.position),
+            "scaler": state.scaler.state_dict(),
+            "python": random.getstate(),
+            "numpy": _numpy_state(),
+        }
+        (folder / "trainer.json").write_text(json.dumps(host), encoding="utf-8")
+    run.rotate(keep)
+
+
+def restore(folder: Path, state: TrainingState) -> None:
+    """Fill the live objects from a checkpoint's folder."""
+    host = json.loads((folder / "trainer.json").read_text(encoding="utf-8"))
+    state.position = Position(**host["position"])
+    _fill(state.model.state_dict(), load_file(folder / "model.safetensors"))
+    if state.average is not None:
+        _fill(state.average, load_file(folder / "average.safetensors"))
+    if (folder / "best.safetensors").exists():
+        live = state.model.state_dict()
+        best = load_file(folder / "best.safetensors")
+        state.best = {name: like(tensor, live[name]) for name, tensor in best.items()}
+    _restore_optimisers(state, load_file(folder / "optimizer.safetensors"))
+    state.scaler.load_state_dict(host["scaler"])
+    _restore_generators(load_file(folder / "generators.safetensors"))
+    version, internal, gauss = host["python"]
+    random.setstate((version, tuple(internal), gauss))
+    kind, keys, *rest = host["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
+
+
+def _save_file(tensors: Weights, path: Path) -> None:
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:  # how safetensors tells of a full disk
+        raise OSError(str(error)) from None
+
+
+def _whole(tensors: dict[str, Tensor]) -> Weights:
+    return {name: full(tensor) for name, tensor in tensors.items()}
+
+
+@torch.no_grad()
+def _fill(live: dict[str, Tensor], saved: Weights) -> None:
+    for name, tensor in live.items():
+        tensor.copy_(like(saved[name], tensor))
+
+
+def _parameters_by_index(optimiser: Optimizer) -> dict[int, Tensor]:
+    """Parameters in the order that `state_dict` numbers them."""
+    params = [p for group in optimiser.param_groups for p in group["params"]]
+    return dict(enumerate(params))
+
+
+def _optimiser_tensors(state: TrainingState) -> dict[str, Tensor]:
+    names: dict[Tensor, str] = {p: name for name, p in state.model.named_parameters()}
+    return {
+        f"{number}/{slot}/{names[p]}": value
+        for number, optimiser in enumerate(state.optimisers)
+        for p, slots in optimiser.state.items()
+        for slot, value in slots.items()
+    }
+
+
+def _restore_optimisers(state: TrainingState, saved: Weights) -> None:
+    params = dict(state.model.named_parameters())
+    for number, optimiser in enumerate(state.optimisers):
+        index = {p: i for i, p in _parameters_by_index(optimiser).items()}
+        slots: dict[int, dict[str, Any]] = {}
+        for key, value in saved.items():
+            owner, slot, name = key.split("/", 2)
+            if int(owner) == number:
+                p = params[name]
+                placed = like(value, p) if value.shape == p.shape else value
+                slots.setdefault(index[p], {})[slot] = placed
+        groups = optimiser.state_dict()["param_groups"]
+        optimiser.load_state_dict({"state": slots, "param_groups": groups})
+
+
+def _generator_states() -> Weights:
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def _restore_generators(states: Weights) -> None:
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+def _numpy_state() -> list[Any]:
+    kind, keys, *rest = np.random.get_state()
+    return [kind, np.asarray(keys).tolist(), *rest]

@@ -1,0 +1,138 @@
+"""Evaluation as exact integer counts, the same on any number of processes.
+
+Accuracy is a ratio of two integers that are summed over batches and ranks; rows that only pad a
+batch (`valid` is False) count nowhere.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from saccade.train.distributed import Ranks
+
+__all__ = ["Evaluation", "evaluate"]
+
+CALIBRATION_BINS = 15
+
+
+class EpochSource(Protocol):
+    """What evaluation asks of a loader."""
+
+    def epoch(self, epoch: int, start_batch: int = 0) -> Any:
+        """The batches of one epoch."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Counts over a whole split.
+
+    Attributes:
+        correct: Images whose most likely class is right.
+        correct_top5: Images whose class is among the five most likely.
+        count: Images.
+        loss_sum: Sum of the cross entropies.
+        confusion: (K, K) counts, true class by row.
+        bin_counts: Images by confidence of the prediction, in equal bins.
+        bin_correct: Right ones among them.
+        bin_confidence: Sums of their confidences.
+        seconds: Time it took.
+    """
+
+    correct: int
+    correct_top5: int
+    count: int
+    loss_sum: float
+    confusion: Tensor
+    bin_counts: Tensor
+    bin_correct: Tensor
+    bin_confidence: Tensor
+    seconds: float
+
+    @property
+    def accuracy(self) -> float:
+        """Top-1 accuracy as a fraction."""
+        return self.correct / max(1, self.count)
+
+    @property
+    def accuracy_top5(self) -> float:
+        """Top-5 accuracy as a fraction."""
+        return self.correct_top5 / max(1, self.count)
+
+    @property
+    def loss(self) -> float:
+        """Mean cross entropy."""
+        return self.loss_sum / max(1, self.count)
+
+    @property
+    def calibration_error(self) -> float:
+        """Expected calibration error: |accuracy - confidence| averaged over the bins."""
+        gaps = (self.bin_correct - self.bin_confidence).abs().sum()
+        return float(gaps) / max(1, self.count)
+
+    @property
+    def class_accuracy(self) -> list[float | None]:
+        """Accuracy for each true class; None for one without images."""
+        rows = zip(self.confusion.diagonal().tolist(), self.confusion.sum(1).tolist(), strict=True)
+        return [right / count if count else None for right, count in rows]
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    loader: EpochSource,
+    *,
+    num_classes: int,
+    ranks: Ranks,
+    autocast: torch.dtype | None = None,
+) -> Evaluation:
+    """Run the model over a split and count, over all processes.
+
+    Args:
+        model: As it is called in training; left in the mode it was in.
+        loader: Batches of this process's share.
+        num_classes: Length of a row of logits.
+        ranks: The processes to sum over.
+        autocast: Lower precision for the forward pass, if any.
+    """
+    was_training = model.training
+    model.eval()
+    start = time.perf_counter()
+    counts = torch.zeros(3, dtype=torch.int64, device=ranks.device)
+    confusion = torch.zeros(num_classes**2, dtype=torch.int64, device=ranks.device)
+    bins = torch.zeros(2, CALIBRATION_BINS, dtype=torch.int64, device=ranks.device)
+    sums = torch.zeros(1 + CALIBRATION_BINS, dtype=torch.float64, device=ranks.device)
+    for batch in loader.epoch(0):
+        with torch.autocast(ranks.device.type, autocast, enabled=autocast is not None):
+            logits = model(batch.images).float()  # (B, K)
+        valid = batch.valid.long()
+        loss = F.cross_entropy(logits, batch.targets, reduction="none").double()
+        confidence, predicted = logits.softmax(1).max(1)
+        right = (predicted == batch.targets).long() * valid
+        top5 = (logits.topk(min(5, num_classes)).indices == batch.targets[:, None]).any(1)
+        counts += torch.stack([right.sum(), (top5.long() * valid).sum(), valid.sum()])
+        confusion.index_add_(0, batch.targets * num_classes + predicted, valid)
+        place = (confidence * CALIBRATION_BINS).long().clamp(max=CALIBRATION_BINS - 1)
+        bins[0].index_add_(0, place, valid)
+        bins[1].index_add_(0, place, right)
+        sums[0] += (loss * valid).sum()
+        sums[1:].index_add_(0, place, confidence.double() * valid)
+    model.train(was_training)
+    correct, correct_top5, count = ranks.sum(counts).tolist()
+    confusion, bins, sums = ranks.sum(confusion).cpu(), ranks.sum(bins).cpu(), ranks.sum(sums).cpu()
+    return Evaluation(
+        correct=correct,
+        correct_top5=correct_top5,
+        count=count,
+        loss_sum=float(sums[0]),
+        confusion=confusion.view(num_classes, num_classes),
+        bin_counts=bins[0],
+        bin_correct=bins[1],
+        bin_confidence=sums[1:],
+        seconds=time.perf_counter() - start,
+    )

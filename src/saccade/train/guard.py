@@ -1,0 +1,87 @@
+"""Stopping before a non-finite step lands, and naming the layer it came from.
+
+The loss and the gradient norm of every step are judged on the device. The first bad step raises a
+flag there that the optimisers obey, so the weights stay as they were, and that the host reads only
+now and then. The step is then played again, layer by layer: its data, weights and randomness are
+all known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["FiniteGuard", "first_bad_layer"]
+
+
+class FiniteGuard:
+    """Remembers, on the device, the first step whose loss or gradient was not finite."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._first_bad = torch.full((), -1, dtype=torch.int64, device=device)
+        self.found_inf = torch.zeros((), device=device)
+
+    def watch(self, step: int, loss: Tensor, norm: Tensor) -> None:
+        """Judge one step; after a bad one `found_inf` stays 1."""
+        bad = ~torch.isfinite(loss.detach() + norm)
+        self._first_bad = torch.where(bad & (self._first_bad < 0), step, self._first_bad)
+        self.found_inf = (self._first_bad >= 0).float()
+
+    def bad_step(self) -> int:
+        """The first bad step, or -1. This waits for the device."""
+        return int(self._first_bad.item())
+
+
+def first_bad_layer(model: nn.Module, backward: Callable[[], Any]) -> str | None:
+    """Run a forward and backward pass and say where the first non-finite number appears.
+
+    Args:
+        model: The network, unwrapped and not compiled.
+        backward: Runs both passes on the step's batch.
+
+    Returns:
+        A phrase such as "output of blocks.3.attn", or None where all is finite.
+    """
+    for name, p in model.named_parameters():
+        if not _finite(p):
+            return f"weights of {name}"
+    found: list[str] = []
+    handles = [
+        module.register_forward_hook(_note_output(name, found))
+        for name, module in model.named_modules()
+        if name and not any(module.children())
+    ]
+    handles += [
+        p.register_post_accumulate_grad_hook(_note_gradient(name, found))  # type: ignore[no-untyped-call]
+        for name, p in model.named_parameters()
+    ]
+    try:
+        backward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else None
+
+
+def _note_output(name: str, found: list[str]) -> Callable[[nn.Module, Any, Any], None]:
+    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and not _finite(output):
+            found.append(f"output of {name}")
+
+    return hook
+
+
+def _note_gradient(name: str, found: list[str]) -> Callable[[Tensor], None]:
+    def hook(p: Tensor) -> None:
+        if p.grad is not None and not _finite(p.grad):
+            found.append(f"gradient of {name}")
+
+    return hook
+
+
+def _finite(tensor: Tensor) -> bool:
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return bool(torch.isfinite(local).all())

@@ -1,0 +1,342 @@
+"""The training loop: epochs of steps, validation, best weights, checkpoints, a test at the end.
+
+The host waits for the device only every `run.log_every_steps`, at the end of an epoch and to save.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from signal import SIGINT
+from typing import Any
+
+import torch
+
+from saccade.config import Config
+from saccade.data import Loader, Split, Splits, make_loader
+from saccade.errors import ConfigError, Preempted, TrainingError
+from saccade.runs import Checkpoint, RunFolder
+from saccade.train import checkpoint
+from saccade.train.build import build_model
+from saccade.train.distributed import Ranks
+from saccade.train.evaluation import Evaluation, evaluate
+from saccade.train.progress import Reporter
+from saccade.train.schedules import learning_rate_factor
+from saccade.train.step import Stepper
+from saccade.train.stops import Interrupted, StopRequest
+from saccade.train.trackers import Tracker
+from saccade.train.weights import Weights, snapshot, swapped_in
+
+__all__ = ["Trainer"]
+
+SMALLEST_SCALE = 2.0**-16
+
+
+class Trainer:
+    """One run.
+
+    Args:
+        config: What to do.
+        splits: The data.
+        run: Where to write.
+        ranks: The processes that share the work.
+        reporter: Whom to tell.
+        trackers: Whom to pass the metrics on to.
+        stop: Whether a signal asked to stop.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        splits: Splits,
+        *,
+        run: RunFolder,
+        ranks: Ranks,
+        reporter: Reporter,
+        trackers: Sequence[Tracker],
+        stop: StopRequest,
+    ) -> None:
+        self.config, self.splits, self.run, self.ranks = config, splits, run, ranks
+        self.reporter, self.trackers, self.stop = reporter, trackers, stop
+        self.train_loader = self._train_loader()
+        self.val_loader = self._eval_loader(splits.val)
+        torch.manual_seed(config.run.seed)
+        network = build_model(config, splits.info).to(ranks.device)
+        if config.train.grad_checkpointing:
+            network.set_grad_checkpointing(True)  # type: ignore[operator]
+        self.parameters = sum(p.numel() for p in network.parameters())
+        self.stepper = Stepper(network, config, ranks)
+        self.at = checkpoint.Position()
+        self.best: Weights | None = None
+        self._clock = time.perf_counter()
+        self._saved_step = -1
+
+    def resume(self, saved: Checkpoint) -> None:
+        """Go back to where a checkpoint was written."""
+        state = self._state()
+        checkpoint.restore(saved.path, state)
+        self.at, self.best = state.position, state.best
+        mine = (
+            (self.at.loss_sum, self.at.correct, self.at.seen) if self.ranks.is_main else (0.0, 0, 0)
+        )
+        self.stepper.set_totals(*mine)
+        self._saved_step = saved.step
+        if self.ranks.is_main:
+            self.run.rewind_metrics(self.at.metric_rows)
+
+    def fit(self) -> dict[str, Any]:
+        """Train to the end, test once, and return the summary."""
+        epochs = self.config.train.epochs
+        self.reporter.start(epochs * len(self.train_loader), self.at.step)
+        while self.at.epoch < epochs and not self._out_of_patience():
+            self._train_epoch()
+            self._end_epoch()
+        return self._finish()
+
+    def write_status(self, state: str, message: str = "") -> None:
+        """Write where the run stands to `status.json`."""
+        if self.ranks.is_main:
+            position = {"epoch": self.at.epoch, "step": self.at.step}
+            values = {"state": state, **position, "message": message, "pid": os.getpid()}
+            self.run.write("status.json", {**values, "updated": time.time()})
+
+    def _train_epoch(self) -> None:
+        self.stepper.network.train()
+        self._epoch_start = (time.perf_counter(), self.at.batch)
+        self._interval_start = (time.perf_counter(), self.at.step)
+        for batch in self.train_loader.epoch(self.at.epoch, start_batch=self.at.batch):
+            loss = self.stepper.run(batch, self.at.step, self._factor())
+            self.at.step += 1
+            self.at.batch += 1
+            self._after_step(loss)
+
+    def _after_step(self, loss: torch.Tensor) -> None:
+        run = self.config.run
+        together = self.at.step % run.log_every_steps == 0
+        if together or self.stepper.sharded:
+            self._stop_if_bad()
+        if together:
+            self._log_step(float(loss))
+        if self.at.batch == len(self.train_loader):
+            return  # the end of the epoch saves and stops
+        due = run.checkpoint_every_steps and self.at.step % run.checkpoint_every_steps == 0
+        signal = self._asked_to_stop(now=together)
+        if due or signal:
+            self._save()
+        if signal:
+            self._leave(signal)
+
+    def _end_epoch(self) -> None:
+        self._stop_if_bad()
+        seconds, images = self._since(self._epoch_start, self.at.batch)
+        loss_sum, correct, seen = self.stepper.totals()
+        lr = self.config.optim.lr * self._factor(self.at.step - 1)
+        self.at.epoch, self.at.batch = self.at.epoch + 1, 0
+        self.stepper.set_totals(0.0, 0, 0)
+        validation = self._evaluate(self.val_loader, self._averaged())
+        self._judge(validation)
+        self._write_row(
+            kind="epoch",
+            epoch=self.at.epoch,
+            train_loss=loss_sum / max(1, seen),
+            train_accuracy=correct / max(1, seen),
+            val_loss=validation.loss if validation else None,
+            val_accuracy=validation.accuracy if validation else None,
+            lr=lr,
+            seconds=round(seconds, 3),
+            img_per_s=round(images / seconds, 1),
+        )
+        self.write_status("running")
+        signal = self._asked_to_stop(now=True)
+        over = self.at.epoch == self.config.train.epochs or self._out_of_patience()
+        if signal or over or self.at.epoch % self.config.run.checkpoint_every_epochs == 0:
+            self._save()
+        if signal:
+            self._leave(signal)
+
+    def _judge(self, validation: Evaluation | None) -> None:
+        """Keep the best weights, and count the epochs without better ones."""
+        if validation is None:
+            return
+        at = self.at
+        if at.best_accuracy is None or validation.accuracy > at.best_accuracy:
+            at.best_accuracy, at.best_epoch = validation.accuracy, at.epoch
+            at.stale_epochs = at.plateau_epochs = 0
+            with swapped_in(self.stepper.network, self._averaged()):
+                self.best = snapshot(self.stepper.network)
+            return
+        at.stale_epochs += 1
+        at.plateau_epochs += 1
+        if at.plateau_epochs >= self.config.optim.plateau_patience:
+            at.plateau_epochs = 0
+            at.reductions += 1
+
+    def _finish(self) -> dict[str, Any]:
+        loader = self._eval_loader(self.splits.test)
+        last = self._evaluate(loader, self._averaged())
+        best = self._evaluate(loader, self.best) if self.best is not None else None
+        selected = (
+            "best" if best is not None and self.config.train.evaluate_with == "best" else "last"
+        )
+        test = best if best is not None and selected == "best" else last
+        if test is not None:
+            counts = {"correct": test.correct, "count": test.count}
+            self._write_row(kind="test", accuracy=test.accuracy, loss=test.loss, **counts)
+        epochs = self.ranks.from_main(self.run.metrics("epoch"))
+        self._tick()
+        return {
+            "test_accuracy": test.accuracy if test else None,
+            "test_loss": test.loss if test else None,
+            "test_count": test.count if test else 0,
+            "selected": selected,
+            "test_accuracy_best": best.accuracy if best else None,
+            "test_accuracy_last": last.accuracy if last else None,
+            "val_accuracy_best": self.at.best_accuracy,
+            "val_accuracy_last": epochs[-1]["val_accuracy"],
+            "best_epoch": self.at.best_epoch if best else None,
+            "epochs": self.at.epoch,
+            "steps": self.at.step,
+            "seconds": round(self.at.seconds, 2),
+            "img_per_s": statistics.median(row["img_per_s"] for row in epochs),
+            "parameters": self.parameters,
+            "model": self.config.model.name,
+            "attention": self.config.model.attention,
+            "dataset": self.splits.info.name,
+            "seed": self.config.run.seed,
+        }
+
+    def _train_loader(self) -> Loader:
+        train, world = self.config.train, self.ranks.world_size
+        if train.batch_size % (world * train.accumulation):
+            raise ConfigError(
+                f"train.batch_size={train.batch_size} cannot be cut into {world} rank(s) x "
+                f"accumulation={train.accumulation} equal pieces"
+            )
+        full_batches = len(self.splits.train) >= train.batch_size
+        return self._loader(self.splits.train, train.batch_size // world, full_batches)
+
+    def _loader(self, split: Split, batch_size: int, drop_last: bool | None = None) -> Loader:
+        """A loader of this process's share; for training where `drop_last` is said."""
+        training = drop_last is not None
+        return make_loader(
+            split,
+            self.splits.info,
+            batch_size=batch_size,
+            augment=self.config.augment if training else None,
+            seed=self.config.run.seed,
+            device=self.ranks.device,
+            shuffle=training,
+            drop_last=bool(drop_last),
+            rank=self.ranks.rank,
+            world_size=self.ranks.world_size,
+            workers=self.config.data.workers,
+        )
+
+    def _eval_loader(self, split: Split) -> Loader | None:
+        batch_size = -(-self.config.train.eval_batch_size // self.ranks.world_size)
+        return self._loader(split, batch_size) if len(split) else None
+
+    def _averaged(self) -> Weights | None:
+        return self.stepper.average.weights if self.stepper.average else None
+
+    def _evaluate(self, loader: Loader | None, weights: Weights | None) -> Evaluation | None:
+        if loader is None:
+            return None
+        network = self.stepper.network
+        with swapped_in(network, weights):
+            self.ranks.share_buffers(network)
+            return evaluate(
+                network,
+                loader,
+                num_classes=self.splits.info.num_classes,
+                ranks=self.ranks,
+                autocast=self.stepper.autocast,
+            )
+
+    def _factor(self, step: int | None = None) -> float:
+        return learning_rate_factor(
+            self.config.optim,
+            self.at.step if step is None else step,
+            steps_per_epoch=len(self.train_loader),
+            epochs=self.config.train.epochs,
+            reductions=self.at.reductions,
+        )
+
+    def _out_of_patience(self) -> bool:
+        patience = self.config.train.early_stopping_patience
+        return patience is not None and self.at.stale_epochs >= patience
+
+    def _asked_to_stop(self, *, now: bool) -> int:
+        """The signal that asked to stop; many processes agree on it only every so often."""
+        if self.ranks.world_size == 1:
+            return self.stop.signal
+        return self.ranks.highest(self.stop.signal)[0] if now else 0
+
+    def _leave(self, signal: int) -> None:
+        kind = Interrupted if signal == SIGINT else Preempted
+        raise kind(f"stopped at step {self.at.step} and saved; go on with --resume")
+
+    def _stop_if_bad(self) -> None:
+        """Raise if a step since the last look was not finite; its update did not happen."""
+        scaler = self.stepper.scaler
+        if scaler.is_enabled() and scaler.get_scale() < SMALLEST_SCALE:
+            raise TrainingError("fp16 overflows at any loss scale; use train.precision=bf16")
+        bad = self.ranks.highest(self.stepper.guard.bad_step())[0]
+        if bad < 0:
+            return
+        number = bad - (self.at.step - self.at.batch)
+        batch = next(self.train_loader.epoch(self.at.epoch, start_batch=number))
+        where = self.ranks.first(self.stepper.replay(batch, bad)) or "the loss"
+        newest = self.run.checkpoints()
+        saved = f"newest checkpoint: {newest[-1].path.name}" if newest else "no checkpoint yet"
+        raise TrainingError(
+            f"step {bad + 1} (epoch {self.at.epoch + 1}) is not finite, first in the {where}; the "
+            f"step was not taken ({saved}). Try a lower optim.lr, or optim.clip_norm"
+        )
+
+    def _log_step(self, loss: float) -> None:
+        seconds, images = self._since(self._interval_start, self.at.step)
+        self._interval_start = (time.perf_counter(), self.at.step)
+        lr = self.config.optim.lr * self._factor(self.at.step - 1)
+        speed = round(images / seconds, 1)
+        self._write_row(kind="step", epoch=self.at.epoch, loss=loss, lr=lr, img_per_s=speed)
+
+    def _since(self, start: tuple[float, int], batches: int) -> tuple[float, int]:
+        """Seconds and images since a moment and a count of batches."""
+        images = (batches - start[1]) * self.config.train.batch_size
+        return max(time.perf_counter() - start[0], 1e-9), images
+
+    def _write_row(self, *, kind: str, **values: Any) -> None:
+        row: Mapping[str, Any] = {"step": self.at.step, "kind": kind, **values}
+        self.at.metric_rows += 1
+        self.reporter.row(row)
+        if self.ranks.is_main:
+            self.run.append_metrics(row)
+            for tracker in self.trackers:
+                tracker.log(row)
+
+    def _tick(self) -> None:
+        now = time.perf_counter()
+        self.at.seconds, self._clock = self.at.seconds + now - self._clock, now
+
+    def _save(self) -> None:
+        if self._saved_step == self.at.step and self.at.batch:
+            return
+        self._stop_if_bad()
+        self._tick()
+        self.at.loss_sum, self.at.correct, self.at.seen = self.stepper.totals()
+        checkpoint.save(self.run, self._state(), self.ranks, keep=self.config.run.keep_last)
+        self._saved_step = self.at.step
+
+    def _state(self) -> checkpoint.TrainingState:
+        stepper = self.stepper
+        return checkpoint.TrainingState(
+            model=stepper.network,
+            optimisers=stepper.optimisers,
+            position=self.at,
+            average=self._averaged(),
+            best=self.best,
+            scaler=stepper.scaler,
+        )

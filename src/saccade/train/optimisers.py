@@ -1,0 +1,140 @@
+"""Optimisers by name, with weight decay only where it belongs.
+
+Every one of them skips its update, on the device, while its `found_inf` tensor is 1: a non-finite
+gradient never reaches the weights, and the host need not wait to know. AdamW, Adam and SGD are
+torch's fused ones, which do so already. Muon (torch's own) moves the hidden matrices of the blocks,
+AdamW the rest. Lion is arXiv:2302.06675, algorithm 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Muon, Optimizer
+
+from saccade.config import OptimConfig
+
+__all__ = ["Lion", "build_optimisers", "hidden_matrices", "undecayed", "update_learning_rate"]
+
+Params = Iterable[Tensor] | Iterable[dict[str, Any]]
+
+
+class Lion(Optimizer):
+    """Sign of the interpolated momentum, with decoupled weight decay."""
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Move every weight by the learning rate, up or down."""
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._move(p, p.grad, group)
+        return loss
+
+    def _move(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
+        momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
+        beta1, beta2 = group["betas"]
+        update = momentum.lerp(grad, 1 - beta1).sign_().add_(p, alpha=group["weight_decay"])
+        decayed = momentum.lerp(grad, 1 - beta2)
+        if (found_inf := getattr(self, "found_inf", None)) is not None:
+            update = torch.where(found_inf > 0, 0.0, update)
+            decayed = torch.where(found_inf > 0, momentum, decayed)
+        p.sub_(update, alpha=group["lr"])
+        momentum.copy_(decayed)
+
+
+class MaskedMuon(Muon):
+    """torch's Muon that puts the weights back where a gradient was not finite."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step of Muon, undone on the device while `found_inf` is 1."""
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is None:
+            return super().step(closure)  # type: ignore[no-untyped-call, no-any-return]
+        params = [p for group in self.param_groups for p in group["params"]]
+        before = torch._foreach_clone(params)
+        loss = super().step(closure)  # type: ignore[no-untyped-call]
+        for p, old in zip(params, before, strict=True):
+            p.copy_(torch.where(found_inf > 0, old, p))
+        return loss  # type: ignore[no-any-return]
+
+
+def undecayed(model: nn.Module) -> set[str]:
+    """Names of the parameters that weight decay spares: vectors, and what the model lists."""
+    listed: set[str] = getattr(model, "no_weight_decay", set)()
+    return listed | {name for name, p in model.named_parameters() if p.ndim <= 1}
+
+
+def hidden_matrices(model: nn.Module) -> set[str]:
+    """Names of the 2-D weights inside the blocks: what Muon moves."""
+    spared = undecayed(model)
+    return {
+        name
+        for name, p in model.named_parameters()
+        if p.ndim == 2 and name.startswith("blocks.") and name not in spared
+    }
+
+
+def build_optimisers(model: nn.Module, optim: OptimConfig) -> list[Optimizer]:
+    """The optimiser of the configuration, as a list: Muon comes with an AdamW.
+
+    Args:
+        model: The bare network, whose parameter names decide the groups.
+        optim: Name and settings.
+    """
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if optim.name != "muon":
+        return [_build(optim.name, _groups(named, undecayed(model), optim), optim)]
+    hidden = hidden_matrices(model)
+    rest = {name: p for name, p in named.items() if name not in hidden}
+    group = {
+        "params": [p for name, p in named.items() if name in hidden],
+        "base_lr": optim.muon_lr,
+        "weight_decay": optim.weight_decay,
+    }
+    muon = MaskedMuon([group], lr=optim.muon_lr, momentum=optim.momentum, nesterov=optim.nesterov)
+    return [muon, _build("adamw", _groups(rest, undecayed(model), optim), optim)]
+
+
+def update_learning_rate(optimisers: Iterable[Optimizer], factor: float) -> None:
+    """Set every group's learning rate to its base times `factor`."""
+    for optimiser in optimisers:
+        for group in optimiser.param_groups:
+            group["lr"] = group["base_lr"] * factor
+
+
+def _groups(
+    named: Mapping[str, Tensor], spared: set[str], optim: OptimConfig
+) -> list[dict[str, Any]]:
+    decayed = [p for name, p in named.items() if name not in spared]
+    others = [p for name, p in named.items() if name in spared]
+    groups = [(decayed, optim.weight_decay), (others, 0.0)]
+    return [
+        {"params": params, "weight_decay": decay, "base_lr": optim.lr}
+        for params, decay in groups
+        if params
+    ]
+
+
+def _build(name: str, groups: list[dict[str, Any]], optim: OptimConfig) -> Optimizer:
+    if name == "lion":
+        return Lion(groups, lr=optim.lr, betas=optim.betas)
+    if name == "sgd":
+        nesterov = optim.nesterov
+        return SGD(groups, lr=optim.lr, momentum=optim.momentum, nesterov=nesterov, fused=True)
+    kind = AdamW if name == "adamw" else Adam
+    return kind(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True)

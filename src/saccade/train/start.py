@@ -1,0 +1,245 @@
+"""Starting and resuming a run: the folder, the processes, and how a run that fails says so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from saccade.config import Config
+from saccade.data import Splits, load_splits
+from saccade.errors import ConfigError, Preempted, SaccadeError, TrainingError
+from saccade.runs import Checkpoint, RunFolder
+from saccade.train.build import describe_data
+from saccade.train.distributed import Ranks, connect
+from saccade.train.environment import describe_environment
+from saccade.train.loop import Trainer
+from saccade.train.memory import batch_that_fits, is_out_of_memory
+from saccade.train.progress import choose_reporter
+from saccade.train.stops import stop_signals
+from saccade.train.trackers import Tracker, open_trackers
+
+__all__ = ["train"]
+
+CHANGEABLE = {
+    "data.root",
+    "data.workers",
+    "train.device",
+    "train.strategy",
+    "train.accumulation",
+    "train.eval_batch_size",
+    "train.compile",
+    "train.grad_checkpointing",
+    "run.checkpoint_every_steps",
+    "run.checkpoint_every_epochs",
+    "run.keep_last",
+    "run.log_every_steps",
+    "run.trackers",
+}
+"""Keys that a resumed run may change: they say how to compute, not what."""
+
+
+@dataclass
+class Start:
+    """What the main process found or made: a folder, and the checkpoint to go on from."""
+
+    run: RunFolder
+    checkpoint: Checkpoint | None
+    faults: list[str]
+
+
+def train(
+    config: Config, out: str | Path, *, resume: bool = False, quiet: bool = False
+) -> dict[str, Any]:
+    """Train one model and leave a run folder.
+
+    Args:
+        config: What to do.
+        out: The run folder; it must not hold a run unless `resume` is set.
+        resume: Go on from the newest intact checkpoint; start afresh where there is no run yet.
+        quiet: Show no progress.
+
+    Returns:
+        The summary, as in `summary.json`.
+
+    Raises:
+        ConfigError: The configuration, or the folder, cannot be used.
+        DataError: The data cannot.
+        TrainingError: A step was not finite, memory ran out, or the disk is full.
+        Preempted: A signal asked to stop; the run is saved and can be resumed.
+    """
+    _check_machine(config)
+    ranks = connect(config.train.device)
+    try:
+        run = RunFolder(out)
+        if resume and (summary := ranks.from_main(run.summary())):
+            return dict(summary)
+        splits = load_splits(config.data)
+        start = _agree(ranks, config, run, resume=resume)
+        with start.run.locked() if ranks.is_main else nullcontext():
+            return _train(config, splits, start, ranks, quiet=quiet)
+    finally:
+        ranks.close()
+
+
+def _train(
+    config: Config, splits: Splits, start: Start, ranks: Ranks, *, quiet: bool
+) -> dict[str, Any]:
+    reporter = choose_reporter(is_main=ranks.is_main, quiet=quiet)
+    trackers: list[Tracker] = []
+    if ranks.is_main:
+        trackers = open_trackers(config.run.trackers, start.run.path)
+    for fault in start.faults:
+        reporter.note(f"passed over a damaged checkpoint: {fault}")
+    if start.checkpoint is not None:
+        reporter.note(f"going on from {start.checkpoint.path.name}")
+    with stop_signals() as stop:
+        trainer = Trainer(
+            config,
+            splits,
+            run=start.run,
+            ranks=ranks,
+            reporter=reporter,
+            trackers=trackers,
+            stop=stop,
+        )
+        if start.checkpoint is not None:
+            trainer.resume(start.checkpoint)
+        if ranks.is_main:
+            _describe(start, splits, ranks, config)
+        try:
+            with _failures(trainer):
+                summary = trainer.fit()
+        finally:
+            reporter.close()
+            for tracker in trackers:
+                tracker.close()
+    if ranks.is_main:
+        start.run.write("summary.json", summary)
+    trainer.write_status("finished")
+    return summary
+
+
+def _check_machine(config: Config) -> None:
+    """Set torch up as the configuration wants it, or say that it cannot be."""
+    use_cuda = config.train.device != "cpu" and torch.cuda.is_available()
+    if config.train.precision == "fp16" and not use_cuda:
+        raise ConfigError("train.precision='fp16' needs a GPU; use bf16 or fp32 on CPU")
+    if config.train.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(config.train.deterministic)
+    torch.backends.cudnn.benchmark = not config.train.deterministic
+    torch.set_float32_matmul_precision("high" if use_cuda else "highest")
+
+
+def _agree(ranks: Ranks, config: Config, run: RunFolder, *, resume: bool) -> Start:
+    """Open the folder in the main process and tell the others what came of it."""
+    outcome: Start | str = ""
+    if ranks.is_main:
+        try:
+            outcome = _open(config, run, resume=resume)
+        except SaccadeError as error:
+            outcome = str(error)
+        except OSError as error:
+            outcome = f"--out {str(run.path)!r}: cannot write there: {error.strerror or error}"
+    outcome = ranks.from_main(outcome)
+    if isinstance(outcome, str):
+        raise ConfigError(outcome)
+    return outcome
+
+
+def _open(config: Config, run: RunFolder, *, resume: bool) -> Start:
+    if not (resume and run.exists()):
+        return Start(RunFolder.create(run.path, config), None, [])
+    _check_same(run.config(), config)
+    with run.locked():
+        checkpoint, faults = run.newest_intact()
+        run.clear_leftovers(newest=checkpoint.step if checkpoint else -1)
+        if checkpoint is None:
+            run.rewind_metrics(0)
+    return Start(run, checkpoint, faults)
+
+
+def _check_same(saved: Config, asked: Config) -> None:
+    """Refuse to resume with another configuration than the run was started with."""
+    before, after = saved.model_dump(mode="json"), asked.model_dump(mode="json")
+    changes = [
+        f"{section}.{key} ({old!r} -> {after[section][key]!r})"
+        for section, values in before.items()
+        if isinstance(values, dict)
+        for key, old in values.items()
+        if after[section][key] != old and f"{section}.{key}" not in CHANGEABLE
+    ]
+    if changes:
+        raise ConfigError(f"--resume: the run was started with another {', '.join(changes)}")
+
+
+def _describe(start: Start, splits: Splits, ranks: Ranks, config: Config) -> None:
+    """Write what the data and the machine are."""
+    run, here = start.run, describe_environment(ranks)
+    run.write("dataset.json", describe_data(splits.info))
+    known = run.environment()
+    if not known:
+        run.write("environment.json", {**here, "seed": config.run.seed, "resumed": []})
+    else:
+        step = start.checkpoint.step if start.checkpoint else 0
+        resumed = [*known["resumed"], {**here, "step": step}]
+        run.write("environment.json", {**known, "resumed": resumed})
+
+
+@contextmanager
+def _failures(trainer: Trainer) -> Iterator[None]:
+    """Turn what stops a run into one clear error, and note it in `status.json`."""
+    memory_is_out = False
+    try:
+        trainer.write_status("running")
+        yield
+        return
+    except Preempted as error:
+        trainer.write_status("preempted", str(error))
+        raise
+    except SaccadeError as error:
+        trainer.write_status("failed", str(error))
+        raise
+    except OSError as error:
+        failure = TrainingError(f"cannot write to {str(trainer.run.path)!r}: {_reason(error)}")
+    except (RuntimeError, MemoryError) as error:
+        memory_is_out = is_out_of_memory(error)
+        if not memory_is_out:
+            raise
+    if memory_is_out:  # outside of the handler, whose traceback holds on to the step's tensors
+        failure = _out_of_memory(trainer)
+    _try_status(trainer, str(failure))
+    raise failure
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.strerror or error}; what was saved before is intact, go on with --resume"
+
+
+def _try_status(trainer: Trainer, message: str) -> None:
+    try:
+        trainer.write_status("failed", message)
+    except OSError:
+        return
+
+
+def _out_of_memory(trainer: Trainer) -> TrainingError:
+    train, info, ranks = trainer.config.train, trainer.splits.info, trainer.ranks
+    piece = train.batch_size // (ranks.world_size * train.accumulation)
+    stepper = trainer.stepper
+    shape = (piece, info.channels, *info.image_size)
+    fits = batch_that_fits(stepper.network, shape, ranks.device, stepper.autocast)
+    asked = f"out of memory: {piece} images at once do not fit on {ranks.device}"
+    if not fits:
+        return TrainingError(f"{asked}, and neither does one; use a smaller model or image size")
+    pieces = train.batch_size // (fits * ranks.world_size)
+    return TrainingError(
+        f"{asked}, {fits} do: use train.accumulation={pieces} to keep train.batch_size="
+        f"{train.batch_size}, or train.batch_size={fits * ranks.world_size}"
+    )

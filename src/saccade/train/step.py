@@ -1,0 +1,152 @@
+"""One optimiser step: forward and backward in pieces, judge, clip, move, average.
+
+Nothing here waits for the device. Dropout and the like draw from a generator seeded by (seed, step,
+rank), so a step can be played again and a resumed run draws what an uninterrupted one would have.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from saccade.config import Config
+from saccade.data import Batch
+from saccade.train.distributed import Ranks
+from saccade.train.guard import FiniteGuard, first_bad_layer
+from saccade.train.optimisers import build_optimisers, update_learning_rate
+from saccade.train.weights import MovingAverage
+
+__all__ = ["PRECISIONS", "Stepper", "masked_loss"]
+
+PRECISIONS: dict[str, torch.dtype | None] = {
+    "fp32": None,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+
+
+def masked_loss(logits: Tensor, targets: Tensor, valid: Tensor, smoothing: float) -> Tensor:
+    """The sum of the cross entropies of the valid rows; targets are classes or distributions."""
+    loss = F.cross_entropy(logits.float(), targets, reduction="none", label_smoothing=smoothing)
+    return (loss * valid).sum()
+
+
+class Stepper:
+    """The network with all that moves it.
+
+    Args:
+        network: The bare model, on its device.
+        config: Of the run.
+        ranks: The processes that share the step.
+
+    Attributes:
+        model: The network as it is called in training: wrapped, compiled.
+        guard: Knows of non-finite steps.
+        loss_sum: Sum of the losses since the totals were last set, on the device.
+        counts: Right predictions and images since then, on the device.
+    """
+
+    def __init__(self, network: nn.Module, config: Config, ranks: Ranks) -> None:
+        self.network, self.config, self.ranks = network, config, ranks
+        self.autocast = PRECISIONS[config.train.precision]
+        self.wrapped = ranks.wrap(network, config.train.strategy)
+        self.model: nn.Module = self.wrapped
+        if config.train.compile:
+            self.model = torch.compile(self.wrapped)  # type: ignore[assignment]
+        self.optimisers = build_optimisers(network, config.optim)
+        self.scaler = torch.amp.GradScaler(
+            ranks.device.type, enabled=config.train.precision == "fp16"
+        )
+        decay = config.train.ema_decay
+        self.average = MovingAverage(network, decay) if decay is not None else None
+        self.guard = FiniteGuard(ranks.device)
+        self.sharded = ranks.world_size > 1 and config.train.strategy == "fsdp"
+        self._params = [p for p in network.parameters() if p.requires_grad]
+        self.set_totals(0.0, 0, 0)
+
+    def set_totals(self, loss_sum: float, correct: int, seen: int) -> None:
+        """Set what this process has summed so far."""
+        device = self.ranks.device
+        self.loss_sum = torch.tensor(loss_sum, dtype=torch.float64, device=device)
+        self.counts = torch.tensor([correct, seen], dtype=torch.int64, device=device)
+
+    def totals(self) -> tuple[float, int, int]:
+        """Loss sum, right predictions and images over all processes. This waits for the device."""
+        loss_sum = self.ranks.sum(self.loss_sum.clone())
+        correct, seen = self.ranks.sum(self.counts.clone()).tolist()
+        return float(loss_sum), correct, seen
+
+    def run(self, batch: Batch, step: int, factor: float) -> Tensor:
+        """Take step number `step` (0 is the first) at `factor` of the base learning rate.
+
+        Returns:
+            The loss, still on the device.
+        """
+        self._seed(step)
+        update_learning_rate(self.optimisers, factor)
+        loss = self._backward(self.model, batch)
+        norm = self._gradient_norm()
+        self.guard.watch(step, loss, norm)
+        if self.sharded and self.guard.bad_step() >= 0:
+            return loss
+        if self.config.optim.clip_norm is not None:
+            clip_grads_with_norm_(self._params, self.config.optim.clip_norm, norm)
+        for optimiser in self.optimisers:
+            if not self.scaler.is_enabled() and not self.sharded:
+                optimiser.found_inf = self.guard.found_inf  # type: ignore[attr-defined]
+            self.scaler.step(optimiser)
+        self.scaler.update()
+        self._forget_gradients()
+        if self.average is not None:
+            self.average.update(step + 1)
+        return loss
+
+    def replay(self, batch: Batch, step: int) -> str | None:
+        """Play a step again without taking it; say where it first was not finite."""
+        self._seed(step)
+        self._forget_gradients()
+        return first_bad_layer(self.network, lambda: self._backward(self.network, batch))
+
+    def _seed(self, step: int) -> None:
+        words = f"{self.config.run.seed}/{step}/{self.ranks.rank}".encode()
+        torch.manual_seed(int.from_bytes(blake2b(words, digest_size=8).digest(), "big") >> 1)
+
+    def _backward(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Gradients of the batch's mean loss, one piece of the batch after the other."""
+        size, pieces = len(batch.valid), self.config.train.accumulation
+        rows = batch.images, batch.targets, batch.valid
+        chunks = list(zip(*(tensor.chunk(pieces) for tensor in rows), strict=True))
+        loss = torch.zeros((), device=self.ranks.device)
+        for number, (images, targets, valid) in enumerate(chunks):
+            with self.ranks.syncing(self.wrapped, now=number == len(chunks) - 1):
+                with torch.autocast(
+                    self.ranks.device.type, self.autocast, enabled=self.autocast is not None
+                ):
+                    logits = model(images)  # (B, K)
+                part = masked_loss(logits, targets, valid, self.config.train.label_smoothing) / size
+                self.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
+            loss += part.detach()
+            self._count(logits.detach(), targets, valid)
+        self.loss_sum += loss.double() * size
+        return loss
+
+    def _count(self, logits: Tensor, targets: Tensor, valid: Tensor) -> None:
+        classes = targets if targets.ndim == 1 else targets.argmax(1)
+        right = (logits.argmax(1) == classes) & valid
+        self.counts += torch.stack([right.sum(), valid.sum()])
+
+    def _gradient_norm(self) -> Tensor:
+        """The norm of all gradients; always finite with fp16, whose scaler judges for itself."""
+        for optimiser in self.optimisers:
+            self.scaler.unscale_(optimiser)
+        norm = get_total_norm([p.grad for p in self._params if p.grad is not None])
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        return torch.nan_to_num(norm) if self.scaler.is_enabled() else norm
+
+    def _forget_gradients(self) -> None:
+        for p in self._params:
+            p.grad = None

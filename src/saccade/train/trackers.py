@@ -1,0 +1,81 @@
+"""Optional places that metrics go besides `metrics.jsonl`: TensorBoard and trackio."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from saccade.errors import ConfigError
+
+__all__ = ["Tracker", "open_trackers"]
+
+
+class Tracker(Protocol):
+    """Takes the rows of `metrics.jsonl` as they come."""
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Pass on one row."""
+
+    def close(self) -> None:
+        """Write out what is left."""
+
+
+class TensorBoard:
+    """Event files in the run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Pass on one row."""
+        for name, value in _numbers(row).items():
+            self._writer.add_scalar(f"{row['kind']}/{name}", value, row["step"])
+
+    def close(self) -> None:
+        """Write out what is left."""
+        self._writer.close()
+
+
+class Trackio:
+    """A local trackio project named `saccade`."""
+
+    def __init__(self, folder: Path) -> None:
+        import trackio
+
+        self._trackio = trackio
+        trackio.init(project="saccade", name=folder.name)
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Pass on one row."""
+        self._trackio.log({f"{row['kind']}/{k}": v for k, v in _numbers(row).items()})
+
+    def close(self) -> None:
+        """Write out what is left."""
+        self._trackio.finish()
+
+
+_TRACKERS: dict[str, type[TensorBoard] | type[Trackio]] = {
+    "tensorboard": TensorBoard,
+    "trackio": Trackio,
+}
+
+
+def open_trackers(names: Iterable[str], folder: Path) -> list[Tracker]:
+    """Open the trackers of `run.trackers`; one that is not installed raises and says how to."""
+    trackers: list[Tracker] = []
+    for name in names:
+        try:
+            trackers.append(_TRACKERS[name](folder))
+        except ImportError:
+            raise ConfigError(
+                f"run.trackers: {name!r} is not installed; pip install 'saccade[track]'"
+            ) from None
+    return trackers
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    skipped = {"step", "kind"}
+    return {k: v for k, v in row.items() if k not in skipped and isinstance(v, int | float)}

@@ -1,0 +1,71 @@
+"""Sets of weights beside the live ones: the moving average, and the best so far.
+
+A set is a dictionary with the keys of the model's `state_dict`, on the model's device. Sharded
+models keep sharded sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["MovingAverage", "Weights", "snapshot", "swapped_in"]
+
+Weights = dict[str, Tensor]
+
+
+def snapshot(model: nn.Module) -> Weights:
+    """A copy of the model's weights and buffers as they are now."""
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+@contextmanager
+def swapped_in(model: nn.Module, weights: Weights | None) -> Iterator[None]:
+    """Give the model other weights for the length of a block; None changes nothing."""
+    if weights is None:
+        yield
+        return
+    live = snapshot(model)
+    _fill(model, weights)
+    try:
+        yield
+    finally:
+        _fill(model, live)
+
+
+class MovingAverage:
+    """The exponential moving average of the weights, buffers included.
+
+    The decay grows as (1 + step) / (10 + step) until it reaches its value, so that the average
+    forgets the random start in a short run.
+
+    Args:
+        model: The network to follow.
+        decay: Share of the old average that each step keeps.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.weights = snapshot(model)
+        live = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+        floating = [name for name, tensor in live.items() if tensor.is_floating_point()]
+        self._averages = [self.weights[name] for name in floating]
+        self._live = [live[name] for name in floating]
+        self._counts = [(self.weights[name], live[name]) for name in live.keys() - set(floating)]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Move towards the live weights, after optimiser step number `step` (1 is the first)."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(self._averages, self._live, 1 - decay)
+        for average, live in self._counts:
+            average.copy_(live)
+
+
+@torch.no_grad()
+def _fill(model: nn.Module, weights: Weights) -> None:
+    for name, tensor in model.state_dict().items():
+        tensor.copy_(weights[name])
