@@ -4,6 +4,7 @@ A core is a module on (B, H, N, D) that owns the parameters of its mechanism and
 cores answer the same three questions: the output, the weights of chosen queries, the FLOPs.
 """
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -128,7 +129,7 @@ class TaylorCore(AttentionCore):
                 f"attn_drop={attn_drop} with algorithm='efficient': the linear-time form has no "
                 "weights to drop; use algorithm='direct' or 'auto', attn_drop=0, or proj_drop"
             )
-        self.coefficients = check_coefficients((*coefficients,))  # type: ignore[arg-type]
+        self.coefficients = check_coefficients((*coefficients,))
         self.algorithm = algorithm
         self._threshold = N0
 
@@ -166,15 +167,16 @@ class TaylorCore(AttentionCore):
     ) -> Tensor:
         """Taylor attention by a given algorithm."""
         q, k, scale = self.scores_from(q, k)
-        return taylor_attention(
+        out = taylor_attention(
             q,
             k,
-            v,
+            v.to(q.dtype),
             scale=scale,
             coefficients=self.coefficients,
             key_mask=key_mask,
             algorithm=algorithm,
         )
+        return out.to(v.dtype)
 
     def attention_weights(
         self,
@@ -185,8 +187,9 @@ class TaylorCore(AttentionCore):
         key_mask: Tensor | None = None,
     ) -> Tensor:
         """Rows of the Taylor-softmax."""
+        dtype = q.dtype
         q, k, scale = self.scores_from(q, k)
-        return taylor_weights(
+        weights = taylor_weights(
             q,
             k,
             scale=scale,
@@ -194,6 +197,7 @@ class TaylorCore(AttentionCore):
             key_mask=key_mask,
             queries=queries,
         )
+        return weights.to(dtype)
 
     def flops(self, num_tokens: int) -> int:
         """4 N^2 D a head, or 4 N F (D+1) in linear time."""
@@ -247,21 +251,22 @@ class TaylorShiftCore(TaylorCore):
         self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
 
     def scores_from(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
-        """tau q/|q|, k/|k| and 1."""
+        """tau q/|q|, k/|k| and 1, no longer rounded to half precision."""
         dtype = compute_dtype(q.dtype)
-        query, key, scale = q.to(dtype), k.to(dtype), self.head_dim**-0.5
+        q, k, scale = q.to(dtype), k.to(dtype), self.head_dim**-0.5
         if self.normalize_input:
-            query, key, scale = F.normalize(query, dim=-1), F.normalize(key, dim=-1), 1.0
-        return (query * self.temperature.to(dtype)).to(q.dtype), key.to(k.dtype), scale
+            q, k, scale = F.normalize(q, dim=-1), F.normalize(k, dim=-1), 1.0
+        return q * self.temperature.to(dtype), k, scale
 
     def finish(self, out: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
         """Multiply by sqrt(N / D)."""
         if not self.output_normalized:
             return out
         if key_mask is None:
-            return out * (k.shape[2] / self.head_dim) ** 0.5
-        attended = key_mask.sum(dim=-1)[:, None, None, None] / self.head_dim
-        return out * attended.sqrt().to(out.dtype)
+            return out * math.sqrt(k.shape[2] / self.head_dim)
+        attended = key_mask.sum(dim=-1).to(compute_dtype(out.dtype))[:, None, None, None]
+        factor: Tensor = (attended / self.head_dim).sqrt().to(out.dtype)
+        return out * factor
 
     def extra_repr(self) -> str:
         """The options, for `print(model)`."""

@@ -3,8 +3,9 @@
 Layout is `(B, H, N, D)`: batch, heads, tokens, head dim; values may have their own width E.
 """
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+import functools
+from collections.abc import Callable
+from typing import Literal, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,10 +20,13 @@ __all__ = [
     "check_qkv",
     "check_values",
     "compute_dtype",
-    "full_precision",
+    "in_full_precision",
     "resolve_scale",
     "select_queries",
 ]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Backend = Literal["auto", "torch", "triton"]
 
@@ -101,12 +105,18 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def full_precision(x: Tensor) -> AbstractContextManager[object]:
-    """A context in which autocast does not lower the precision of what is computed from x."""
-    kind = x.device.type
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-        return torch.autocast(kind, enabled=False)
-    return nullcontext()
+def in_full_precision(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function of tensors so that autocast does not lower what it computes."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        kind = next(x.device.type for x in args if isinstance(x, Tensor))
+        if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
+            return function(*args, **kwargs)
+        with torch.autocast(kind, enabled=False):
+            return function(*args, **kwargs)
+
+    return run
 
 
 def select_queries(q: Tensor, queries: Tensor | slice | None) -> Tensor:

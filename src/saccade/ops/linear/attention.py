@@ -24,6 +24,7 @@ from saccade.ops.arguments import (
     check_qk,
     check_values,
     compute_dtype,
+    in_full_precision,
     select_queries,
 )
 
@@ -32,6 +33,7 @@ __all__ = ["linear_attention", "linear_weights"]
 _NAMES = ("phi_q", "phi_k")
 
 
+@in_full_precision
 def linear_attention(
     phi_q: Tensor,
     phi_k: Tensor,
@@ -65,7 +67,7 @@ def linear_attention(
     if key_mask is not None:
         hidden = ~key_mask[:, None, :, None]
         key, value = key.masked_fill(hidden, 0), value.masked_fill(hidden, 0)
-        count = key_mask.sum(dim=-1)[:, None, None, None]
+        count = key_mask.sum(dim=-1).to(dtype)[:, None, None, None]
     state = key.mT @ value  # (B, H, M, E)
     key_sum = key.sum(dim=2).unsqueeze(-1)  # (B, H, M, 1)
     total = query @ key_sum + eps * count  # (B, H, N, 1)
@@ -73,6 +75,7 @@ def linear_attention(
     return (mixed / total.masked_fill(total == 0, 1)).to(v.dtype)
 
 
+@in_full_precision
 def linear_weights(
     phi_q: Tensor,
     phi_k: Tensor,

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.errors import ConfigError
-from saccade.ops.arguments import check_key_mask, compute_dtype, resolve_scale
+from saccade.ops.arguments import check_key_mask, compute_dtype, in_full_precision, resolve_scale
 
 __all__ = ["elu", "exp", "favor_softmax", "ftheta_mix", "ftheta_mlp", "gelu", "relu"]
 
@@ -33,6 +33,7 @@ GELU_SHIFT = 0.17
 EXPONENT_CLAMP = 10.0
 
 
+@in_full_precision
 def favor_softmax(
     x: Tensor,
     projection: Tensor,
@@ -70,12 +71,14 @@ def favor_softmax(
     return (torch.exp(exponent - top) + eps) / math.sqrt(projection.shape[0])
 
 
+@in_full_precision
 def relu(x: Tensor, projection: Tensor, *, scale: float | None = None, eps: float = 1e-3) -> Tensor:
     """max(z, 0) + eps."""
     z, _ = _project(x, projection, scale)
     return (F.relu(z) + eps) / math.sqrt(projection.shape[0])
 
 
+@in_full_precision
 def exp(
     x: Tensor,
     projection: Tensor,
@@ -89,18 +92,21 @@ def exp(
     return (torch.exp(z.clamp(-clamp, clamp)) + eps) / math.sqrt(projection.shape[0])
 
 
+@in_full_precision
 def gelu(x: Tensor, projection: Tensor, *, scale: float | None = None, eps: float = 1e-3) -> Tensor:
     """gelu(z) + 0.17 + eps."""
     z, _ = _project(x, projection, scale)
     return (F.gelu(z) + (GELU_SHIFT + eps)) / math.sqrt(projection.shape[0])
 
 
+@in_full_precision
 def elu(x: Tensor, projection: Tensor, *, scale: float | None = None, eps: float = 1e-6) -> Tensor:
     """elu(z) + 1 + eps."""
     z, _ = _project(x, projection, scale)
     return (F.elu(z) + (1 + eps)) / math.sqrt(projection.shape[0])
 
 
+@in_full_precision
 def ftheta_mlp(
     x: Tensor,
     w1: Tensor,
@@ -117,6 +123,7 @@ def ftheta_mlp(
     return (F.softplus(hidden @ w2.to(z.dtype).T + b2.to(z.dtype)) + eps) / math.sqrt(w2.shape[0])
 
 
+@in_full_precision
 def ftheta_mix(
     x: Tensor,
     projection: Tensor,

@@ -14,6 +14,7 @@ from saccade.ops.arguments import (
     check_qk,
     check_qkv,
     compute_dtype,
+    in_full_precision,
     resolve_scale,
     select_queries,
 )
@@ -48,6 +49,7 @@ def softmax_attention(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=usable[:, None, None, :], scale=scale)
 
 
+@in_full_precision
 def softmax_weights(
     q: Tensor,
     k: Tensor,

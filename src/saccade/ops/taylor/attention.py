@@ -19,6 +19,7 @@ from saccade.ops.arguments import (
     check_qk,
     check_qkv,
     compute_dtype,
+    in_full_precision,
     resolve_scale,
     select_queries,
 )
@@ -73,6 +74,7 @@ def taylor_attention(
     return run(q, k, v, scale=scale, coefficients=coefficients, key_mask=key_mask)
 
 
+@in_full_precision
 def taylor_weights(
     q: Tensor,
     k: Tensor,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from saccade.ops.arguments import compute_dtype
+from saccade.ops.arguments import compute_dtype, in_full_precision
 from saccade.ops.taylor.chunks import pieces, sizes
 from saccade.ops.taylor.normalise import denominator_floor, numerator_gradient, safe_denominator
 
@@ -35,6 +35,7 @@ def _keys(x: Tensor, samples: slice, key_mask: Tensor | None) -> Tensor:
 
 
 @torch.library.custom_op("saccade::taylor_direct", mutates_args=())
+@in_full_precision
 def _forward(
     q: Tensor,
     k: Tensor,
@@ -70,6 +71,7 @@ def _(q, k, v, key_mask, scale, a, b, c):  # type: ignore[no-untyped-def]
 
 
 @torch.library.custom_op("saccade::taylor_direct_backward", mutates_args=())
+@in_full_precision
 def _backward(
     grad: Tensor,
     q: Tensor,

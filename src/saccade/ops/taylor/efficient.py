@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from saccade.ops.arguments import compute_dtype
+from saccade.ops.arguments import compute_dtype, in_full_precision
 from saccade.ops.taylor.chunks import feature_major, pieces, sizes
 from saccade.ops.taylor.features import (
     feature_weights,
@@ -54,6 +54,7 @@ def _sizes(q: Tensor, tokens: int) -> tuple[int, int]:
 
 
 @torch.library.custom_op("saccade::taylor_efficient", mutates_args=())
+@in_full_precision
 def _forward(
     q: Tensor,
     k: Tensor,
@@ -97,6 +98,7 @@ def _(q, k, v, key_mask, scale, a, b, c):  # type: ignore[no-untyped-def]
 
 
 @torch.library.custom_op("saccade::taylor_efficient_backward", mutates_args=())
+@in_full_precision
 def _backward(
     grad: Tensor,
     q: Tensor,
