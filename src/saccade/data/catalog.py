@@ -12,6 +12,9 @@ from saccade.config import DataConfig
 from saccade.data.cache import Arrays, cache_path, read_cache
 from saccade.data.digits import load_digits
 from saccade.data.fetch import read_local
+from saccade.data.folder import load_folder
+from saccade.data.hub import HUB_PREFIX, load_hub
+from saccade.data.shapes import DEFAULT_SIZE, SHAPES, shapes_split
 from saccade.data.sources import SOURCES, Source
 from saccade.data.splits import (
     DatasetInfo,
@@ -20,9 +23,13 @@ from saccade.data.splits import (
     channel_statistics,
     select,
     stratified_split,
+    stratified_subset,
 )
 from saccade.errors import DataError
 from saccade.registry import Registry
+
+_SHAPES_TRAIN, _SHAPES_TEST = 8000, 2000
+_STATISTICS_IMAGES = 64
 
 __all__ = ["DATASETS", "Entry", "list_datasets", "load_splits"]
 
@@ -50,6 +57,8 @@ def load_splits(config: DataConfig) -> Splits:
         UnknownNameError: There is no data set of this name.
         DataError: The data set is missing or broken.
     """
+    if config.name.startswith(HUB_PREFIX):
+        return hold_out(*load_hub(config), config)
     return DATASETS[config.name].load(config)
 
 
@@ -57,27 +66,38 @@ def split_arrays(arrays: Arrays, config: DataConfig) -> Splits:
     """Cut an in-memory data set into its splits and measure the training split."""
     train = Split(arrays.train_labels, arrays.train_images)
     test = Split(arrays.test_labels, arrays.test_images)
+    return hold_out(train, test, arrays.class_names, config)
+
+
+def hold_out(train: Split, test: Split, names: tuple[str, ...], config: DataConfig) -> Splits:
+    """Take the subsets asked for, hold out validation and measure what is left to train on."""
     if config.num_train is not None:
-        train = select(train, first_of(train.labels, config.num_train, config.split_seed))
+        train = select(train, stratified_subset(train.labels, config.num_train, config.split_seed))
     if config.num_test is not None:
-        test = select(test, first_of(test.labels, config.num_test, config.split_seed))
+        test = select(test, stratified_subset(test.labels, config.num_test, config.split_seed))
     kept, held = stratified_split(train.labels, config.val_fraction, config.split_seed)
     train, val = select(train, kept), select(train, held)
-    assert train.images is not None
-    if not len(train):
-        raise DataError(f"data set {config.name!r}: no training images are left")
-    mean, std = channel_statistics(train.images)
-    _, channels, height, width = train.images.shape
-    names = arrays.class_names
+    sample = _sample(train)
+    mean, std = channel_statistics(sample)
+    _, channels, height, width = sample.shape
     info = DatasetInfo(config.name, len(names), names, (height, width), channels, mean, std)
     return Splits(train, val, test, info)
 
 
-def first_of(labels: Tensor, count: int, seed: int) -> Tensor:
-    """Positions of a stratified subset of about `count` samples; all where there are fewer."""
-    if count >= len(labels):
-        return torch.arange(len(labels))
-    return stratified_split(labels, count / len(labels), seed)[1]
+def _sample(train: Split) -> Tensor:
+    """The images to take mean and standard deviation of: all that are in memory, else some."""
+    if train.images is not None:
+        return train.images
+    assert train.source is not None
+    count = min(len(train), _STATISTICS_IMAGES)
+    return torch.stack([train.source.read(i * len(train) // count) for i in range(count)])
+
+
+def _load_shapes(config: DataConfig) -> Splits:
+    size = config.image_size or DEFAULT_SIZE
+    train = shapes_split(config.num_train or _SHAPES_TRAIN, size, "train")
+    test = shapes_split(config.num_test or _SHAPES_TEST, size, "test")
+    return hold_out(train, test, SHAPES, config)
 
 
 def _load_source(source: Source, config: DataConfig) -> Splits:
@@ -102,6 +122,14 @@ DATASETS.register(
         "1797 handwritten digits, 8 x 8, 10 classes (scikit-learn; no download)",
         lambda config: split_arrays(load_digits(), config),
     ),
+)
+DATASETS.register(
+    "shapes",
+    Entry("coloured shapes drawn at any resolution, 8 classes (no download)", _load_shapes),
+)
+DATASETS.register(
+    "folder",
+    Entry("your folder at data.root: one sub-folder a class, or train/, val/, test/", load_folder),
 )
 for _name in SOURCES:
     DATASETS.register(

@@ -5,13 +5,9 @@ from __future__ import annotations
 import torch
 
 from saccade.data.cache import Arrays
-from saccade.data.splits import stratified_split
+from saccade.data.splits import TEST_FRACTION, TEST_SEED, stratified_split
 
-__all__ = ["TEST_FRACTION", "TEST_SEED", "load_digits"]
-
-# The set has no official test set; these two numbers define ours and must not change.
-TEST_FRACTION = 0.2
-TEST_SEED = 0
+__all__ = ["load_digits"]
 
 
 def load_digits() -> Arrays:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,8 @@ from saccade.data.randomness import Purpose, make_key, permutation
 from saccade.errors import DataError
 
 __all__ = [
+    "TEST_FRACTION",
+    "TEST_SEED",
     "Box",
     "DatasetInfo",
     "ImageSource",
@@ -21,20 +23,23 @@ __all__ = [
     "channel_statistics",
     "select",
     "stratified_split",
+    "stratified_subset",
 ]
+
+# A set without an official test set gets this one; the two numbers must not change.
+TEST_FRACTION = 0.2
+TEST_SEED = 0
 
 Box = tuple[float, float, float, float]
 """Top, left, height and width of a crop as fractions of the image."""
 
 
 class ImageSource(Protocol):
-    """Images that do not fit in memory; worker processes ask for them one at a time.
+    """Images that do not fit in memory; worker processes ask for them one at a time."""
 
-    Attributes:
-        max_bad_images: Unreadable images that are passed over before it is an error.
-    """
-
-    max_bad_images: int
+    @property
+    def max_bad_images(self) -> int:
+        """Unreadable images that are passed over before it is an error."""
 
     def read(self, index: int, box: Box | None = None) -> Tensor:
         """Image `index` as uint8 (C, H, W); a `DataError` names the file if it is unreadable."""
@@ -67,11 +72,13 @@ class Split:
         labels: int64 (N,).
         images: uint8 (N, C, H, W), or None where `source` reads them.
         source: Reads one image at a time, or None where `images` holds them.
+        origin: int64 (N,), positions in the set before it was split, where that is of use.
     """
 
     labels: Tensor
     images: Tensor | None = None
     source: ImageSource | None = None
+    origin: Tensor | None = None
 
     def __post_init__(self) -> None:
         if (self.images is None) == (self.source is None):
@@ -93,10 +100,12 @@ class Splits:
 
 def select(split: Split, index: Tensor) -> Split:
     """The part of a split at these positions, in this order."""
-    if split.images is not None:
-        return replace(split, labels=split.labels[index], images=split.images[index])
-    assert split.source is not None
-    return replace(split, labels=split.labels[index], source=split.source.select(index))
+    return Split(
+        split.labels[index],
+        None if split.images is None else split.images[index],
+        None if split.source is None else split.source.select(index),
+        None if split.origin is None else split.origin[index],
+    )
 
 
 def stratified_split(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -123,6 +132,13 @@ def stratified_split(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor
     out = np.zeros(len(labels), dtype=bool)
     out[np.concatenate([*held, np.empty(0, dtype=np.int64)]).astype(np.int64)] = True
     return torch.from_numpy(np.flatnonzero(~out)), torch.from_numpy(np.flatnonzero(out))
+
+
+def stratified_subset(labels: Tensor, count: int, seed: int) -> Tensor:
+    """Positions of a subset of `count` samples with all classes in proportion; all if fewer."""
+    if count >= len(labels):
+        return torch.arange(len(labels))
+    return stratified_split(labels, count / len(labels), seed)[1]
 
 
 def _quotas(sizes: np.ndarray, fraction: float) -> np.ndarray:

@@ -1,0 +1,184 @@
+"""A user's folder of images: one sub-folder a class, or `train/`, `val/`, `test/` of such.
+
+- `train/`, `val/`, `test/`: taken as they are.
+- `train/`, `test/`: validation is held out of `train/`.
+- `train/`, `val/`: `val/` is kept for the end as the test set, validation is held out of `train/`.
+- classes only: a fixed stratified fifth is the test set, validation is held out of the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from saccade.config import DataConfig
+from saccade.data.images import (
+    DEFAULT_IMAGE_SIZE,
+    IMAGE_SUFFIXES,
+    BadImageError,
+    read_image,
+)
+from saccade.data.splits import (
+    TEST_FRACTION,
+    TEST_SEED,
+    Box,
+    DatasetInfo,
+    Split,
+    Splits,
+    channel_statistics,
+    select,
+    stratified_split,
+    stratified_subset,
+)
+from saccade.errors import ConfigError, DataError
+
+__all__ = ["FolderSource", "load_folder", "scan", "split_folders"]
+
+_STATISTICS_IMAGES = 512
+_SPLIT_NAMES = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation"),
+    "test": ("test",),
+}
+
+
+@dataclass(frozen=True)
+class FolderSource:
+    """Image files, decoded when asked for.
+
+    Attributes:
+        paths: One for each image.
+        size: Side of the square they are brought to.
+        max_bad_images: Unreadable files that are passed over; 0 passes over none.
+    """
+
+    paths: tuple[str, ...]
+    size: int
+    max_bad_images: int = 0
+
+    def read(self, index: int, box: Box | None = None) -> Tensor:
+        """Image `index` as uint8 (3, size, size)."""
+        return read_image(Path(self.paths[index]), self.size, box)
+
+    def placeholder(self) -> Tensor:
+        """A black image."""
+        return torch.zeros(3, self.size, self.size, dtype=torch.uint8)
+
+    def select(self, index: Tensor) -> FolderSource:
+        """The source of only these images."""
+        paths = tuple(self.paths[i] for i in index.tolist())
+        return FolderSource(paths, self.size, self.max_bad_images)
+
+
+def load_folder(config: DataConfig) -> Splits:
+    """The splits of the folder at `data.root`.
+
+    Raises:
+        ConfigError: `data.root` is not set.
+        DataError: The folder is missing, has fewer than two classes, or a class without images.
+    """
+    if config.root is None:
+        raise ConfigError("data.root is not set: data.name='folder' wants the path of the folder")
+    folders = split_folders(config.root)
+    names = class_names(folders["train"])
+    parts = {part: _read_split(folder, names, config) for part, folder in folders.items()}
+    if "test" not in parts and "val" in parts:
+        parts["test"] = parts.pop("val")
+    train = parts["train"]
+    if "test" not in parts:
+        rest, held = stratified_split(train.labels, TEST_FRACTION, TEST_SEED)
+        train, parts["test"] = select(train, rest), select(train, held)
+    if config.num_train is not None:
+        train = select(train, stratified_subset(train.labels, config.num_train, config.split_seed))
+    test = parts["test"]
+    if config.num_test is not None:
+        test = select(test, stratified_subset(test.labels, config.num_test, config.split_seed))
+    if "val" in parts:
+        val = parts["val"]
+    else:
+        rest, held = stratified_split(train.labels, config.val_fraction, config.split_seed)
+        train, val = select(train, rest), select(train, held)
+    return Splits(train, val, test, _info(train, names, config))
+
+
+def split_folders(root: Path) -> dict[str, Path]:
+    """Which folder holds which split; the root itself is `train` where there are none."""
+    if not root.is_dir():
+        raise DataError(f"data.root={str(root)!r}: no such folder")
+    found = {}
+    for part, accepted in _SPLIT_NAMES.items():
+        for name in accepted:
+            if (root / name).is_dir():
+                found[part] = root / name
+    return found if "train" in found else {"train": root}
+
+
+def class_names(folder: Path) -> tuple[str, ...]:
+    """The names of the sub-folders, sorted; fewer than two are an error."""
+    names = tuple(sorted(e.name for e in folder.iterdir() if e.is_dir() and e.name[0] != "."))
+    if len(names) < 2:
+        what = f"only the class {names[0]!r}" if names else "no sub-folder"
+        raise DataError(f"{folder}: {what}; wants at least two classes, one sub-folder each")
+    return names
+
+
+def scan(folder: Path) -> list[Path]:
+    """All files below a folder, sorted, hidden ones left out."""
+    found = []
+    for where, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name[0] != ".")
+        found += [Path(where, name) for name in files if name[0] != "."]
+    return sorted(found)
+
+
+def _read_split(folder: Path, names: tuple[str, ...], config: DataConfig) -> Split:
+    unknown = {e.name for e in folder.iterdir() if e.is_dir() and e.name[0] != "."} - set(names)
+    if unknown:
+        raise DataError(f"{folder}: class {min(unknown)!r} has no training images")
+    paths: list[str] = []
+    labels: list[int] = []
+    for label, name in enumerate(names):
+        if not (folder / name).is_dir():
+            continue
+        images = [p for p in scan(folder / name) if p.suffix.lower() in IMAGE_SUFFIXES]
+        if not images:
+            raise DataError(f"class {name!r} is empty: no image in {folder / name}")
+        paths += map(str, images)
+        labels += [label] * len(images)
+    limit = config.max_bad_images if config.on_bad_image == "skip" else 0
+    size = config.image_size or DEFAULT_IMAGE_SIZE
+    source = FolderSource(tuple(paths), size, limit)
+    return Split(torch.tensor(labels, dtype=torch.int64), source=source)
+
+
+def _info(train: Split, names: tuple[str, ...], config: DataConfig) -> DatasetInfo:
+    size = config.image_size or DEFAULT_IMAGE_SIZE
+    mean, std = _statistics(train, config.workers)
+    return DatasetInfo("folder", len(names), names, (size, size), 3, mean, std)
+
+
+def _statistics(train: Split, workers: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation from up to 512 training images, evenly spaced."""
+    source = train.source
+    assert source is not None
+    count = min(len(train), _STATISTICS_IMAGES)
+    places = [i * len(train) // count for i in range(count)]
+
+    def attempt(index: int) -> Tensor | BadImageError:
+        try:
+            return source.read(index)
+        except BadImageError as error:
+            return error
+
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        results = list(pool.map(attempt, places))
+    images = [result for result in results if isinstance(result, Tensor)]
+    faults = [result for result in results if isinstance(result, BadImageError)]
+    if faults and (source.max_bad_images == 0 or not images):
+        raise DataError(f"{faults[0]} (data.on_bad_image='skip' would pass it over)")
+    return channel_statistics(torch.stack(images))

@@ -1,0 +1,154 @@
+"""One image file to pixels: upright, 8-bit RGB, and never more memory than its header allows.
+
+Only common raster formats are opened, so no file can start an interpreter or a document renderer.
+Grey, palette, CMYK and 16-bit images become RGB; transparent pixels show white; of an animation the
+first frame counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from saccade.data.splits import Box
+from saccade.errors import DataError
+
+__all__ = [
+    "DEFAULT_IMAGE_SIZE",
+    "FORMATS",
+    "IMAGE_SUFFIXES",
+    "MAX_PIXELS",
+    "BadImageError",
+    "load_rgb",
+    "opened",
+    "read_image",
+    "square",
+    "to_rgb",
+    "to_tensor",
+]
+
+FORMATS = ("BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+IMAGE_SUFFIXES = frozenset(
+    (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+)
+DEFAULT_IMAGE_SIZE = 224
+MAX_PIXELS = 89_478_485  # Pillow's own limit, as an error instead of a warning
+_WIDE_MODES = frozenset(("I", "I;16", "I;16B", "I;16L", "I;16N", "F"))
+
+Fault = Literal["zero_byte", "unreadable", "truncated", "too_large"]
+
+
+class BadImageError(DataError):
+    """An image that cannot be read; `fault` says in a word why."""
+
+    def __init__(self, path: Path, fault: Fault, detail: str) -> None:
+        super().__init__(f"bad image {path}: {detail}")
+        self.path, self.fault, self.detail = path, fault, detail
+
+
+def read_image(path: Path, size: int, box: Box | None = None) -> Tensor:
+    """Read a file as uint8 (3, size, size).
+
+    Args:
+        path: The file.
+        size: Side of the square that comes out.
+        box: The crop to take, as fractions; None takes the largest square in the middle.
+
+    Raises:
+        BadImageError: The file is empty, no image, cut short or too large.
+    """
+    with opened(path) as image:
+        if image.format == "JPEG" and box is None:
+            image.draft("RGB", (2 * size, 2 * size))
+        upright = load_rgb(image, path)
+    return to_tensor(square(upright, size, box))
+
+
+def square(image: Image.Image, size: int, box: Box | None = None) -> Image.Image:
+    """Cut a box, or the largest square in the middle, and resize it to `size` x `size`."""
+    width, height = image.size
+    if box is None:
+        side = min(width, height)
+        left, top = (width - side) / 2, (height - side) / 2
+        right, bottom = left + side, top + side
+    else:
+        top, left = box[0] * height, box[1] * width
+        right, bottom = min(left + box[3] * width, width), min(top + box[2] * height, height)
+    corners = (left, top, right, bottom)
+    return image.resize((size, size), Image.Resampling.BILINEAR, box=corners)
+
+
+def to_tensor(image: Image.Image) -> Tensor:
+    """RGB pixels as uint8 (3, H, W)."""
+    return torch.from_numpy(np.asarray(image).transpose(2, 0, 1).copy())
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Image.Image]:
+    """Open a file of a known format whose header promises a bearable size."""
+    try:
+        if path.stat().st_size == 0:
+            raise BadImageError(path, "zero_byte", "the file is empty")
+        image = Image.open(path, formats=FORMATS)
+    except Image.DecompressionBombError:
+        raise BadImageError(path, "too_large", f"more than {MAX_PIXELS} pixels") from None
+    except UnidentifiedImageError:
+        known = ", ".join(FORMATS)
+        raise BadImageError(
+            path, "unreadable", f"not an image in a known format ({known})"
+        ) from None
+    except (OSError, SyntaxError, ValueError) as error:
+        raise BadImageError(path, "unreadable", _reason(error)) from None
+    with image:
+        pixels = image.width * image.height
+        if pixels > MAX_PIXELS:
+            detail = f"{image.width} x {image.height} is more than {MAX_PIXELS} pixels"
+            raise BadImageError(path, "too_large", detail)
+        yield image
+
+
+def load_rgb(image: Image.Image, path: Path) -> Image.Image:
+    """Decode an opened image: upright by its EXIF orientation, RGB, first frame."""
+    try:
+        image.load()
+        return to_rgb(ImageOps.exif_transpose(image))
+    except Image.DecompressionBombError:
+        raise BadImageError(path, "too_large", f"more than {MAX_PIXELS} pixels") from None
+    except Exception as error:  # decoders raise many kinds, struct and zlib errors among them
+        fault: Fault = "truncated" if "truncated" in str(error).lower() else "unreadable"
+        raise BadImageError(path, fault, _reason(error)) from None
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Any mode to 8-bit RGB."""
+    if image.mode in _WIDE_MODES:
+        return _narrow(image).convert("RGB")
+    if image.mode in {"RGBA", "LA", "PA", "La", "RGBa"} or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        ground = Image.new("RGBA", layer.size, "white")
+        return Image.alpha_composite(ground, layer).convert("RGB")
+    return image.convert("RGB")
+
+
+def _narrow(image: Image.Image) -> Image.Image:
+    """Grey values of 16 or more bits to 8; floats are taken as 0..1 where they fit in it."""
+    values = np.asarray(image).astype(np.float64)
+    if image.mode == "F":
+        scale = 255.0 if values.size and values.max() <= 1 else 1.0
+        levels = values * scale
+    else:
+        levels = values / 257
+    return Image.fromarray(np.clip(np.nan_to_num(levels), 0, 255).round().astype(np.uint8))
+
+
+def _reason(error: Exception) -> str:
+    """The error in one line."""
+    strerror = getattr(error, "strerror", None)
+    return " ".join(str(strerror or error).split()) or type(error).__name__
