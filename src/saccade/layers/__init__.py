@@ -8,15 +8,28 @@ from saccade.layers.attentions import (
     list_attentions,
     register_attention,
 )
+from saccade.layers.block import Block, DropPath, LayerScale
 from saccade.layers.cores import AttentionCore
+from saccade.layers.head import MlpHead
+from saccade.layers.mlp import Mlp
+from saccade.layers.pooling import AttentionPool
+from saccade.layers.stems import Stem, build_stem
 from saccade.layers.taylorshift import TaylorShiftAttention
 
 __all__ = [
     "ATTENTIONS",
     "Attention",
     "AttentionCore",
+    "AttentionPool",
+    "Block",
+    "DropPath",
+    "LayerScale",
+    "Mlp",
+    "MlpHead",
     "MultiHeadAttention",
+    "Stem",
     "TaylorShiftAttention",
+    "build_stem",
     "create_core",
     "list_attentions",
     "register_attention",
