@@ -1,6 +1,7 @@
 """Every mechanism as a pair: the fast path and the equation it must reproduce.
 
-Both take (q, k, v, key_mask, *parameters), so that one test can hold any mechanism to its reference.
+Both take (q, k, v, key_mask, *parameters), so that one test can hold any mechanism to its
+reference.
 """
 
 from collections.abc import Callable
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor
 
 from saccade.layers.cores import TaylorShiftCore
-from saccade.ops import linear_attention, softmax_attention, taylor_attention
 from saccade.ops import linear as maps
+from saccade.ops import linear_attention, softmax_attention, taylor_attention
 from saccade.ops.linear import reference as equations
 from saccade.ops.linear.projection import orthogonal_projection
 from saccade.ops.softmax.reference import softmax_attention_reference

@@ -1,0 +1,184 @@
+"""What must hold of every mechanism, whatever the numbers."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from saccade.ops import taylor_attention
+from tests.ops.mechanisms import MECHANISMS, draw
+
+shapes = st.fixed_dictionaries(
+    {
+        "batch": st.integers(1, 3),
+        "heads": st.integers(1, 3),
+        "queries": st.integers(1, 20),
+        "keys": st.integers(1, 20),
+        "dim": st.integers(1, 9),
+        "width": st.integers(1, 9),
+        "masked": st.booleans(),
+        "seed": st.integers(0, 10_000),
+    }
+)
+every_mechanism = pytest.mark.parametrize("name", MECHANISMS)
+few = settings(max_examples=12, deadline=None, derandomize=True)
+
+# The taylorshift core multiplies its output by sqrt(N / D): its rows are not convex, and its
+# output depends on how many keys there are, by design.
+CONVEX = [name for name in MECHANISMS if not name.startswith("taylorshift")]
+
+
+def close(x, y):
+    torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", CONVEX)
+@few
+@given(shape=shapes)
+def test_constant_values_come_back(name, shape):
+    q, k, v, *rest = draw(MECHANISMS[name], **shape)
+    close(
+        MECHANISMS[name].fast(q, k, torch.ones_like(v), *rest),
+        torch.ones(*q.shape[:3], v.shape[3]).double(),
+    )
+
+
+@pytest.mark.parametrize("name", CONVEX)
+@few
+@given(shape=shapes)
+def test_rows_are_convex_weights(name, shape):
+    shape = {**shape, "width": shape["keys"]}
+    q, k, v, mask, *rest = draw(MECHANISMS[name], **shape)
+    v = torch.eye(k.shape[2], dtype=torch.float64).expand(*k.shape[:2], -1, -1)
+    weights = MECHANISMS[name].fast(q, k, v, mask, *rest)  # with v = identity, the map itself
+    assert (weights >= -1e-12).all()
+    close(weights.sum(dim=-1), torch.ones(q.shape[:3]).double())
+    hidden = torch.zeros(k.shape[0], k.shape[2]).bool() if mask is None else ~mask
+    assert (weights.abs().amax(dim=(1, 2))[hidden] == 0).all()
+
+
+@every_mechanism
+@few
+@given(shape=shapes)
+def test_queries_do_not_see_each_other(name, shape):
+    q, k, v, *rest = draw(MECHANISMS[name], **shape)
+    order = torch.randperm(q.shape[2], generator=torch.Generator().manual_seed(shape["seed"]))
+    run = MECHANISMS[name].fast
+    close(run(q[:, :, order], k, v, *rest), run(q, k, v, *rest)[:, :, order])
+
+
+@every_mechanism
+@few
+@given(shape=shapes)
+def test_keys_and_values_have_no_order(name, shape):
+    q, k, v, mask, *rest = draw(MECHANISMS[name], **shape)
+    order = torch.randperm(k.shape[2], generator=torch.Generator().manual_seed(shape["seed"]))
+    run = MECHANISMS[name].fast
+    moved = run(q, k[:, :, order], v[:, :, order], None if mask is None else mask[:, order], *rest)
+    close(moved, run(q, k, v, mask, *rest))
+
+
+@every_mechanism
+@few
+@given(
+    shape=shapes, padding=st.integers(1, 9), junk=st.sampled_from([0.0, 1e3, torch.nan, torch.inf])
+)
+def test_padded_equals_truncated(name, shape, padding, junk):
+    shape = {**shape, "masked": False}
+    q, k, v, _, *rest = draw(MECHANISMS[name], **shape)
+    run = MECHANISMS[name].fast
+
+    def pad(x):
+        return torch.cat([x, x.new_full((*x.shape[:2], padding, x.shape[3]), junk)], dim=2)
+
+    mask = torch.arange(k.shape[2] + padding).expand(k.shape[0], -1) < k.shape[2]
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    padded = run(leaves[0], pad(leaves[1]), pad(leaves[2]), mask, *rest)
+    plain = run(*leaves, None, *rest)
+    close(padded, plain)
+    for x, y in zip(
+        torch.autograd.grad(padded.sum(), leaves),
+        torch.autograd.grad(plain.sum(), leaves),
+        strict=True,
+    ):
+        close(x, y)
+
+
+@every_mechanism
+@few
+@given(shape=shapes)
+def test_samples_and_heads_are_independent(name, shape):
+    shape = {**shape, "heads": 1}
+    q, k, v, mask, *rest = draw(MECHANISMS[name], **shape)
+    run = MECHANISMS[name].fast
+    whole = run(q, k, v, mask, *rest)
+    for b in range(q.shape[0]):
+        one = slice(b, b + 1)
+        alone = run(q[one], k[one], v[one], None if mask is None else mask[one], *rest)
+        close(whole[one], alone)
+    heads_as_samples = [x.transpose(0, 1) for x in (q, k, v)]
+    if mask is None:
+        close(run(*heads_as_samples, None, *rest), whole.transpose(0, 1))
+
+
+@few
+@given(
+    shape=shapes,
+    a=st.floats(0.05, 4),
+    b=st.floats(-2, 2),
+    extra=st.floats(0.01, 2),
+    scale=st.floats(-2, 2),
+)
+def test_direct_equals_efficient(shape, a, b, extra, scale):
+    q, k, v, mask = draw(MECHANISMS["taylor-direct"], **shape)
+    options = {"coefficients": (a, b, b * b / (4 * a) + extra), "scale": scale, "key_mask": mask}
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    direct = taylor_attention(*leaves, algorithm="direct", **options)
+    efficient = taylor_attention(*leaves, algorithm="efficient", **options)
+    close(direct, efficient)
+    direction = torch.linspace(-1, 1, direct.numel(), dtype=torch.float64).view(direct.shape)
+    for x, y in zip(
+        torch.autograd.grad(direct, leaves, direction),
+        torch.autograd.grad(efficient, leaves, direction),
+        strict=True,
+    ):
+        torch.testing.assert_close(x, y, rtol=1e-7, atol=1e-7)
+
+
+@every_mechanism
+@pytest.mark.parametrize("tokens", [1, 63, 65])
+def test_awkward_lengths_and_strides(name, tokens):
+    mechanism = MECHANISMS[name]
+    q, k, v, mask, *rest = draw(mechanism, queries=tokens, dim=5, width=3, masked=True)
+    expected = mechanism.reference(q, k, v, mask, *rest)
+    packed = torch.cat([q, k], dim=-1).transpose(1, 2).contiguous().transpose(1, 2)
+    strided_v = torch.stack([v, v], dim=-1)[..., 0]
+    strided = (packed[..., :5], packed[..., 5:], strided_v)
+    assert not any(x.is_contiguous() for x in strided)
+    actual = mechanism.fast(*strided, mask, *rest)
+    close(actual, expected)
+
+
+@every_mechanism
+def test_empty_batch(name):
+    mechanism = MECHANISMS[name]
+    q, k, v, mask, *rest = draw(mechanism, masked=True)
+    leaves = [x[:0].clone().requires_grad_() for x in (q, k, v)]
+    out = mechanism.fast(*leaves, mask[:0], *rest)
+    assert out.shape == (0, *q.shape[1:3], v.shape[3])
+    out.sum().backward()
+    assert all(x.grad.shape == x.shape for x in leaves)
+
+
+@every_mechanism
+def test_a_sample_without_keys_gets_zero_and_finite_gradients(name):
+    mechanism = MECHANISMS[name]
+    q, k, v, mask, *rest = draw(mechanism, masked=True)
+    mask[1] = False
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    out = mechanism.fast(*leaves, mask, *rest)
+    assert (out[1] == 0).all()
+    close(out[:1], mechanism.fast(q[:1], k[:1], v[:1], mask[:1], *rest))
+    out.sum().backward()
+    assert all(x.grad.isfinite().all() for x in leaves)
+    assert all((x.grad[1] == 0).all() for x in leaves)

@@ -1,0 +1,51 @@
+"""The package as a whole: cheap to import, nothing hidden, rooms as documented."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import saccade
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_import_is_cheap_and_without_torch():
+    code = "import time; t = time.perf_counter(); import saccade, sys; "
+    code += "print(time.perf_counter() - t, 'torch' in sys.modules)"
+    seconds, torch_loaded = min(run(code).split() for _ in range(3))
+    assert torch_loaded == "False"
+    assert float(seconds) < 0.2
+
+
+def test_all_is_explicit_and_complete():
+    assert dir(saccade) == sorted(saccade.__all__)
+    for name in saccade.__all__:
+        assert getattr(saccade, name) is not None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = saccade.no_such_name
+
+
+def test_rooms_are_those_of_the_architecture_page():
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    block = page.split("```")[1]
+    named = set(re.findall(r"^  (\w+)/", block, flags=re.MULTILINE))
+    present = {
+        path.name
+        for path in (ROOT / "src" / "saccade").iterdir()
+        if path.is_dir() and path.name != "__pycache__"
+    }
+    assert named == present
+
+
+def test_no_file_is_too_long_to_read():
+    for path in (ROOT / "src").rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= 500, path
