@@ -2,6 +2,7 @@
 
 from saccade.data.catalog import DATASETS, list_datasets, load_splits
 from saccade.data.loader import Batch, Loader, make_loader
+from saccade.data.shapes import shapes_masks
 from saccade.data.splits import DatasetInfo, Split, Splits, stratified_split
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "list_datasets",
     "load_splits",
     "make_loader",
+    "shapes_masks",
     "stratified_split",
 ]

@@ -1,0 +1,97 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from saccade.config import DataConfig
+from saccade.data import list_datasets, load_splits, stratified_split
+from saccade.data.splits import channel_statistics, stratified_subset
+from saccade.errors import DataError, UnknownNameError
+
+LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=200).map(torch.tensor)
+
+
+@given(labels=LABELS, fraction=st.floats(0, 0.9), seed=st.integers(0, 1 << 40))
+@settings(max_examples=60, deadline=None)
+def test_a_split_is_a_partition_that_keeps_proportions(
+    labels: torch.Tensor, fraction: float, seed: int
+) -> None:
+    kept, held = stratified_split(labels, fraction, seed)
+    assert sorted(kept.tolist() + held.tolist()) == list(range(len(labels)))
+    for label in labels.unique():
+        size = int((labels == label).sum())
+        out = int((labels[held] == label).sum())
+        assert out < size
+        assert abs(out - size * fraction) <= 1
+
+
+def test_a_split_depends_on_its_seed_alone() -> None:
+    labels = torch.arange(1000) % 10
+    assert torch.equal(stratified_split(labels, 0.1, 5)[1], stratified_split(labels, 0.1, 5)[1])
+    assert not torch.equal(stratified_split(labels, 0.1, 5)[1], stratified_split(labels, 0.1, 6)[1])
+
+
+def test_a_fraction_of_one_is_refused() -> None:
+    with pytest.raises(DataError, match=r"fraction=1\.0"):
+        stratified_split(torch.zeros(3, dtype=torch.int64), 1.0, 0)
+
+
+def test_a_subset_has_the_size_asked_for() -> None:
+    labels = torch.arange(1000) % 7
+    assert len(stratified_subset(labels, 123, 0)) == 123
+    assert len(stratified_subset(labels, 5000, 0)) == 1000
+
+
+def test_statistics_are_those_of_float64() -> None:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randint(0, 256, (2500, 3, 4, 4), generator=generator, dtype=torch.uint8)
+    mean, std = channel_statistics(images)
+    pixels = images.double() / 255
+    assert mean == pytest.approx(pixels.mean((0, 2, 3)).tolist(), rel=1e-12)
+    assert std == pytest.approx(pixels.std((0, 2, 3), correction=0).tolist(), rel=1e-12)
+
+
+def test_a_constant_channel_has_a_usable_spread() -> None:
+    assert channel_statistics(torch.full((4, 1, 2, 2), 9, dtype=torch.uint8))[1][0] > 0
+
+
+def test_digits_load_without_any_file() -> None:
+    splits = load_splits(DataConfig())
+    assert (len(splits.train), len(splits.val), len(splits.test)) == (1294, 144, 359)
+    assert splits.info.image_size == (8, 8)
+    assert splits.info.num_classes == 10
+    assert splits.train.images is not None
+    assert splits.train.images.dtype == torch.uint8
+    assert int(splits.train.images.max()) == 255
+
+
+def test_the_test_set_of_digits_does_not_follow_the_split_seed() -> None:
+    first, second = (load_splits(DataConfig(split_seed=seed)) for seed in (0, 1))
+    assert torch.equal(first.test.labels, second.test.labels)
+    assert not torch.equal(first.val.labels, second.val.labels)
+
+
+def test_statistics_leave_validation_out() -> None:
+    some = load_splits(DataConfig(val_fraction=0.5))
+    every = load_splits(DataConfig(val_fraction=0.0))
+    assert len(every.val) == 0
+    assert some.info.mean != every.info.mean
+
+
+def test_an_unknown_set_names_its_neighbours() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'cifar10'"):
+        load_splits(DataConfig(name="cifar_10"))
+
+
+def test_a_set_that_is_not_cached_says_how_to_get_it(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SACCADE_DATA", str(tmp_path))
+    with pytest.raises(DataError, match="saccade data fetch cifar10"):
+        load_splits(DataConfig(name="cifar10"))
+
+
+def test_the_table_lists_every_set() -> None:
+    assert set(list_datasets()) == {
+        *("cifar10", "cifar100", "digits", "fashion_mnist", "folder", "mnist", "shapes"),
+    }
