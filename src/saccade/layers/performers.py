@@ -11,7 +11,6 @@ from abc import abstractmethod
 from typing import Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError, UnknownNameError
@@ -24,7 +23,9 @@ __all__ = ["FeatureCore", "LearnedFeatureCore", "RandomFeatureCore"]
 FeatureMap = Literal["favor_softmax", "relu", "exp", "gelu", "elu"]
 LearnedKind = Literal["mlp", "mix"]
 
-_REDRAW_STRIDE = 1 << 32
+# torch's CPU generator reads the low 32 bits of a seed; seeds stay within 31.
+_SEEDS = 1 << 31
+_REDRAW_STRIDE = 1_000_003
 
 
 def default_num_features(head_dim: int) -> int:
@@ -120,7 +121,7 @@ class RandomFeatureCore(FeatureCore):
     def redraw(self, seed: int | None = None) -> None:
         """Draw a new projection, from `seed` or from one that follows the present seed."""
         if seed is None:
-            seed = int(self.feature_seed) + _REDRAW_STRIDE
+            seed = (int(self.feature_seed) + _REDRAW_STRIDE) % _SEEDS
         drawn = orthogonal_projection(self.num_features, self.head_dim, seed=seed)
         self.projection.copy_(drawn)
         self.feature_seed.fill_(seed)
@@ -155,8 +156,8 @@ class LearnedFeatureCore(FeatureCore):
         num_heads: H.
         head_dim: D.
         attn_drop: Must be 0.
-        kind: `mlp`, D -> hidden -> ReLU -> M -> softplus; or `mix`, mu exp(z/t) + (1 - mu) relu(z/t)
-            over a learned projection z, with mu and the temperature t learned for each head.
+        kind: `mlp`, D -> hidden -> ReLU -> M -> softplus; or `mix`, mu exp(z/t) + (1 - mu)
+            relu(z/t) over a learned projection z, with mu and t learned for each head.
         num_features: M; D ln D by default.
         hidden: Width of the MLP.
         feature_seed: Seed of the initial weights; drawn from torch's generator by default.
@@ -219,4 +220,4 @@ class LearnedFeatureCore(FeatureCore):
 
 
 def _draw_seed() -> int:
-    return int(torch.randint(1 << 31, (), device="cpu"))
+    return int(torch.randint(_SEEDS, (), device="cpu"))

@@ -1,0 +1,324 @@
+"""Multi-head attention with each core: what it computes, keeps, refuses, and how it compiles."""
+
+import shutil
+
+import pytest
+import torch
+from torch import nn
+
+from saccade.errors import ConfigError, UnknownNameError
+from saccade.layers import (
+    ATTENTIONS,
+    Attention,
+    AttentionCore,
+    MultiHeadAttention,
+    create_core,
+    list_attentions,
+    register_attention,
+)
+from saccade.layers.cores import SoftmaxCore
+from saccade.layers.performers import LearnedFeatureCore, RandomFeatureCore
+from saccade.ops.taylor import speed_threshold
+
+NAMES = list_attentions()
+# Inductor needs a C++ compiler on the CPU; without one the graph is still traced whole.
+BACKEND = "inductor" if shutil.which("c++") or shutil.which("g++") else "aot_eager"
+every_attention = pytest.mark.parametrize("name", NAMES)
+
+
+def make(name, dim=32, heads=2, **options):
+    torch.manual_seed(0)
+    return MultiHeadAttention(dim, heads, name, **options)
+
+
+def test_the_nine_names():
+    assert NAMES == [
+        "performer",
+        "performer_elu",
+        "performer_exp",
+        "performer_ftheta",
+        "performer_gelu",
+        "performer_relu",
+        "softmax",
+        "taylor",
+        "taylorshift",
+    ]
+    assert list_attentions("taylor*") == ["taylor", "taylorshift"]
+
+
+@every_attention
+def test_parameters_have_timms_names(name):
+    keys = [key for key in make(name).state_dict() if not key.startswith("core.")]
+    assert keys == ["qkv.weight", "qkv.bias", "proj.weight", "proj.bias"]
+
+
+def test_softmax_is_torchs_multi_head_attention():
+    ours, peer = make("softmax"), nn.MultiheadAttention(32, 2, batch_first=True)
+    with torch.no_grad():
+        peer.in_proj_weight.copy_(ours.qkv.weight)
+        peer.in_proj_bias.copy_(ours.qkv.bias)
+        peer.out_proj.weight.copy_(ours.proj.weight)
+        peer.out_proj.bias.copy_(ours.proj.bias)
+    x, mask = torch.randn(3, 20, 32), torch.rand(3, 20) > 0.3
+    expected, weights = peer(x, x, x, key_padding_mask=~mask, average_attn_weights=False)
+    torch.testing.assert_close(ours(x, key_mask=mask), expected)
+    torch.testing.assert_close(ours.attention_weights(x, key_mask=mask), weights)
+
+
+@every_attention
+@pytest.mark.parametrize("masked", [False, True], ids=["full", "masked"])
+def test_weights_times_values_are_the_output(name, masked):
+    layer = make(name).double()
+    x = torch.randn(2, 30, 32, dtype=torch.float64)
+    mask = (torch.rand(2, 30) > 0.4) if masked else None
+    weights = layer.attention_weights(x, key_mask=mask)
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 2, 30).double())
+    _, k, v = layer._heads(x)
+    mixed = layer.core.finish(weights @ v, k, mask)
+    expected = layer.proj(mixed.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(layer(x, key_mask=mask), expected)
+
+
+@every_attention
+def test_every_parameter_learns(name):
+    layer = make(name)
+    layer(torch.randn(2, 30, 32)).square().sum().backward()
+    for key, parameter in layer.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.isfinite().all(), key
+        assert parameter.grad.abs().max() > 0, key
+
+
+@every_attention
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_other_dtypes(name, dtype):
+    layer = make(name)
+    x = torch.randn(2, 30, 32)
+    expected = layer(x)
+    actual = layer.to(dtype)(x.to(dtype))
+    assert actual.dtype == dtype
+    error = (actual.float() - expected).norm() / expected.norm()
+    assert error < 16 * max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
+
+
+@every_attention
+def test_autocast(name):
+    layer = make(name)
+    x = torch.randn(2, 30, 32)
+    expected = layer(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        actual = layer(x)
+    actual.float().sum().backward()
+    assert actual.dtype == torch.bfloat16
+    assert (actual.float() - expected).norm() / expected.norm() < 0.02
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+
+
+@every_attention
+def test_compiles_to_one_graph(name):
+    torch._dynamo.reset()
+    layer = make(name)
+    compiled = torch.compile(layer, fullgraph=True, backend=BACKEND)
+    x = torch.randn(2, 30, 32)
+    out = compiled(x)
+    torch.testing.assert_close(out, layer(x))
+    gradients = torch.autograd.grad(out.square().sum(), list(layer.parameters()))
+    expected = torch.autograd.grad(layer(x).square().sum(), list(layer.parameters()))
+    torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-5)
+
+
+@every_attention
+def test_exports(name):
+    layer = make(name).eval()
+    x = torch.randn(2, 30, 32)
+    exported = torch.export.export(
+        layer, (x,), dynamic_shapes={"x": {0: torch.export.Dim("batch", min=1, max=64)}}
+    )
+    other = torch.randn(5, 30, 32)
+    torch.testing.assert_close(exported.module()(other), layer(other))
+
+
+@every_attention
+def test_builds_on_meta(name):
+    with torch.device("meta"):
+        layer = make(name)
+        assert layer(torch.empty(2, 30, 32)).shape == (2, 30, 32)
+    assert all(p.is_meta for p in layer.parameters())
+
+
+@every_attention
+def test_flops_agree_with_torchs_counter(name):
+    """On meta, where every operator is counted and none is run."""
+    with torch.device("meta"):
+        layer = make(name)
+        x = torch.empty(1, 40, 32)
+    counter = torch.utils.flop_counter.FlopCounterMode(display=False)
+    if name == "softmax":  # the fused operator has no formula on every device
+        layer.core.attn_drop = 0.5
+    with counter:
+        layer(x)
+    assert layer.flops(40) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "efficient"])
+def test_flops_of_both_taylor_algorithms(algorithm):
+    with torch.device("meta"):
+        layer = make("taylorshift", attention_options={"algorithm": algorithm})
+        x = torch.empty(1, 500, 32, requires_grad=True)
+    counter = torch.utils.flop_counter.FlopCounterMode(display=False)
+    with counter:
+        out = layer(x)
+        assert layer.flops(500) == counter.get_total_flops()
+        out.sum().backward()
+    assert counter.get_total_flops() > 2.9 * layer.flops(500)
+
+
+@pytest.mark.parametrize("name", ["softmax", "taylor", "taylorshift"])
+def test_weight_dropout_drops_in_training_alone(name):
+    layer = make(name, attn_drop=0.5)
+    x = torch.randn(2, 600, 32)
+    plain = make(name)
+    torch.testing.assert_close(layer.eval()(x), plain.eval()(x))
+    layer.train()
+    samples = torch.stack([layer(x) for _ in range(30)])
+    assert not torch.equal(samples[0], samples[1])
+    spread = samples.std(dim=0) / 30**0.5
+    assert ((samples.mean(dim=0) - plain(x)).abs() < 6 * spread + 1e-4).float().mean() > 0.99
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("performer")])
+def test_weight_dropout_on_a_linear_path_is_refused(name):
+    with pytest.raises(
+        ConfigError, match=r"attn_drop=0.1: linear attention has no weights.*proj_drop"
+    ):
+        make(name, attn_drop=0.1)
+
+
+def test_weight_dropout_and_efficient_is_refused_and_auto_means_direct():
+    with pytest.raises(ConfigError, match="algorithm='direct'"):
+        make("taylor", attn_drop=0.1, attention_options={"algorithm": "efficient"})
+    assert make("taylor", attn_drop=0.1).core.choose(10**6, 10**6) == "direct"
+
+
+@pytest.mark.parametrize("name", ["taylor", "taylorshift"])
+def test_n0_switches_the_algorithm(name):
+    layer = make(name)
+    assert speed_threshold(16, symmetric=True) == layer.N0
+    for n0, expected in ((-1, "efficient"), (2**64, "direct"), (29, "efficient"), (30, "direct")):
+        layer.N0 = n0
+        assert n0 == layer.N0
+        assert layer.core.choose(30, 30) == expected
+
+
+def test_n0_of_softmax_does_not_exist():
+    assert not hasattr(make("softmax"), "N0")
+    with pytest.raises(AttributeError, match="softmax"):
+        make("softmax").N0 = 3
+
+
+def test_output_normalisation_keeps_the_size():
+    x = torch.randn(2, 4096, 32)
+    with_it = make("taylorshift")(x).std()
+    without = make("taylorshift", attention_options={"output_normalized": False})(x).std()
+    assert with_it / without > 5
+
+
+def test_seed_and_projection_are_saved():
+    layer = make("performer", attention_options={"feature_seed": 11, "num_features": 20})
+    other = make("performer", attention_options={"feature_seed": 12, "num_features": 20})
+    x = torch.randn(2, 10, 32)
+    assert not torch.allclose(layer(x), other(x))
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(layer(x), other(x))
+    assert other.core.feature_seed == 11
+
+
+def test_redraw_changes_the_projection_and_its_seed():
+    core = RandomFeatureCore(2, 16, feature_seed=5)
+    before = core.projection.clone()
+    core.redraw()
+    assert core.feature_seed != 5
+    assert not torch.allclose(core.projection, before)
+    core.redraw(5)
+    assert torch.equal(core.projection, before)
+
+
+def test_layers_draw_different_features_reproducibly():
+    torch.manual_seed(1)
+    first, second = RandomFeatureCore(2, 16), RandomFeatureCore(2, 16)
+    torch.manual_seed(1)
+    again = RandomFeatureCore(2, 16)
+    assert not torch.equal(first.projection, second.projection)
+    assert torch.equal(first.projection, again.projection)
+
+
+def test_the_learned_mix_is_an_option():
+    layer = make("performer_ftheta", attention_options={"kind": "mix", "num_features": 24})
+    layer(torch.randn(2, 10, 32)).square().sum().backward()
+    for parameter in layer.core.parameters():
+        assert parameter.grad.abs().max() > 0
+    with pytest.raises(UnknownNameError, match="did you mean 'mlp'"):
+        LearnedFeatureCore(2, 16, kind="mpl")
+
+
+def test_head_dim_is_honoured():
+    layer = MultiHeadAttention(30, 4, "softmax", head_dim=5)
+    assert layer.qkv.out_features == 60
+    assert layer(torch.randn(2, 7, 30)).shape == (2, 7, 30)
+
+
+BAD = {
+    "num_heads=3 does not divide dim=32": lambda: MultiHeadAttention(32, 3),
+    "num_heads=0": lambda: MultiHeadAttention(32, 0),
+    "head_dim=-1": lambda: MultiHeadAttention(32, 2, head_dim=-1),
+    r"attn_drop=1\.5": lambda: MultiHeadAttention(32, 2, attn_drop=1.5),
+    "proj_drop=-1": lambda: MultiHeadAttention(32, 2, proj_drop=-1),
+    "unknown attention 'taylorshit': did you mean 'taylorshift'": lambda: MultiHeadAttention(
+        32, 2, "taylorshit"
+    ),
+    "unknown option of attention 'performer' 'num_feature': did you mean 'num_features'": (
+        lambda: MultiHeadAttention(32, 2, "performer", attention_options={"num_feature": 3})
+    ),
+    "unknown option of attention 'performer_relu' 'feature_map'": lambda: MultiHeadAttention(
+        32, 2, "performer_relu", attention_options={"feature_map": "gelu"}
+    ),
+    "num_features=0": lambda: MultiHeadAttention(
+        32, 2, "performer", attention_options={"num_features": 0}
+    ),
+    "shifted=True without a window": lambda: MultiHeadAttention(32, 2, shifted=True),
+    r"window=\(2, 0\)": lambda: MultiHeadAttention(32, 2, window=(2, 0)),
+    r"grid=None with 9 tokens": lambda: MultiHeadAttention(32, 2, window=2)(torch.ones(1, 9, 32)),
+    r"grid=\(4, 4\) with 9 tokens": lambda: MultiHeadAttention(32, 2, window=2)(
+        torch.ones(1, 9, 32), grid=(4, 4)
+    ),
+    r"expected \(B, N, 32\)": lambda: MultiHeadAttention(32, 2)(torch.ones(1, 9, 31)),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_bad_arguments_are_refused(message):
+    with pytest.raises(ConfigError, match=message):
+        BAD[message]()
+
+
+def test_a_new_attention_is_one_class_and_one_line():
+    class Uniform(SoftmaxCore):
+        """Attends to everything alike."""
+
+        def attend(self, q, k, v, *, key_mask):
+            return v.mean(dim=2, keepdim=True).expand(-1, -1, q.shape[2], -1)
+
+    register_attention("uniform_for_test", Attention(Uniform, "a test", linear=True))
+    layer = make("uniform_for_test")
+    assert isinstance(layer.core, AttentionCore)
+    out = layer(torch.randn(1, 5, 32))
+    torch.testing.assert_close(out[:, :1].expand_as(out), out)
+    with pytest.raises(ConfigError, match="registered already"):
+        register_attention("uniform_for_test", ATTENTIONS["softmax"])
+    del ATTENTIONS._entries["uniform_for_test"]
+
+
+def test_create_core_without_a_layer():
+    core = create_core("performer_gelu", 2, 8, options={"num_features": 16})
+    q = torch.randn(1, 2, 5, 8)
+    assert core(q, q, q).shape == (1, 2, 5, 8)
