@@ -76,5 +76,5 @@ def test_threshold_reaches_every_block_and_is_saved() -> None:
 def test_softmax_has_no_threshold() -> None:
     model = create_model("light_vit")
     assert not hasattr(model, "N0")
-    with pytest.raises(AttributeError, match="softmax.*N0"):
+    with pytest.raises(AttributeError, match=r"softmax.*N0"):
         model.N0 = 5

@@ -1,7 +1,7 @@
 """What a model costs, part by part: shapes, parameters, operations, memory for training.
 
-Shapes and memory come from one forward pass of a copy on the `meta` device, which computes
-nothing: the memory is that of the tensors that autograd keeps for the backward pass, parameters
+Shapes and memory come from one forward pass over fake tensors, which have a shape and a device but
+no data: the memory is that of the tensors that autograd keeps for the backward pass, parameters
 left out, each storage counted once. Operations come from `count_flops`.
 """
 
@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.hooks import RemovableHandle
 
 from saccade.models.flops import count_flops
@@ -111,9 +112,12 @@ def model_summary(model: Model, *, batch_size: int = 1, seq_len: int | None = No
     """
     flops = count_flops(model, seq_len)
     twin = _meta_twin(model)
-    ledger = _Ledger(twin)
-    with ledger.watch():
-        twin(_meta_input(twin, batch_size, seq_len))
+    device = next(model.parameters()).device
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        twin.to_empty(device="cpu" if device.type == "meta" else device)
+        ledger = _Ledger(twin)
+        with ledger.watch():
+            twin(_empty_input(twin, batch_size, seq_len))
     parts = tuple(
         PartSummary(
             name=name,
@@ -164,19 +168,21 @@ def _meta_twin(model: Model) -> Model:
     return twin.to(next(model.parameters()).dtype).train()
 
 
-def _meta_input(model: Model, batch_size: int, seq_len: int | None) -> Tensor:
-    dtype = next(model.parameters()).dtype
+def _empty_input(model: Model, batch_size: int, seq_len: int | None) -> Tensor:
+    like = next(model.parameters())
     if isinstance(model, VisionTransformer):
-        shape: tuple[int, ...] = (batch_size, model.config.in_chans, *model.config.img_size)
-        return torch.empty(shape, device="meta", dtype=dtype)
+        return like.new_empty(batch_size, model.config.in_chans, *model.config.img_size)
     tokens = model.max_seq_len if seq_len is None else seq_len
     if model.config.embedding == "token":
-        return torch.empty(batch_size, tokens, device="meta", dtype=torch.long)
-    return torch.empty(batch_size, tokens, model.config.input_dim, device="meta", dtype=dtype)
+        return like.new_empty(batch_size, tokens, dtype=torch.long)
+    return like.new_empty(batch_size, tokens, model.config.input_dim)
 
 
 class _Ledger:
-    """Notes, while a model runs, the output shapes of its parts and what autograd keeps of each."""
+    """Notes, while a model runs, the output shapes of its parts and what autograd keeps of each.
+
+    A checkpointed block keeps only its input, which counts for the part that made it.
+    """
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -192,10 +198,6 @@ class _Ledger:
             self._seen[storage._cdata] = storage
             self.kept_bytes[self._part] += storage.nbytes()
         return tensor
-
-    def _keep_input(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        """Count the input that a checkpointed block holds on to; hooks do not see it."""
-        self._keep(args[0])
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -215,8 +217,6 @@ class _Ledger:
         for index, block in enumerate(model.blocks):
             yield from self._part_hooks(f"blocks.{index}.attn", block.norm1, block.attn)
             yield from self._part_hooks(f"blocks.{index}.mlp", block.norm2, block.mlp)
-            if model.grad_checkpointing:
-                yield block.norm1.register_forward_pre_hook(self._keep_input)
         yield from self._part_hooks("norm", model.norm, model.norm)
         if model.attn_pool is not None:
             yield from self._part_hooks("attn_pool", model.attn_pool, model.attn_pool)

@@ -1,0 +1,127 @@
+"""What timm's users expect of a model, beyond its numbers."""
+
+import pytest
+import torch
+from tiny_models import example, tiny_model
+from torch import nn
+
+from saccade import create_model, list_attentions
+
+
+@pytest.mark.parametrize("attention", list_attentions())
+def test_checkpointing_changes_no_gradient(attention: str) -> None:
+    torch.manual_seed(0)
+    model = tiny_model("vit_cifar", attention, depth=2)  # with dropout, which must repeat itself
+    x = example(model)
+    gradients = []
+    for enable in (False, True):
+        model.set_grad_checkpointing(enable)
+        torch.manual_seed(1)
+        gradients.append(torch.autograd.grad(model(x).square().sum(), list(model.parameters())))
+    torch.testing.assert_close(*gradients)
+
+
+def test_checkpointing_runs_blocks_twice() -> None:
+    model = tiny_model("vit_cifar", depth=2)
+    calls = []
+    model.blocks[0].norm1.register_forward_hook(lambda *_: calls.append(1))
+    model(example(model)).sum().backward()
+    assert len(calls) == 1
+    model.set_grad_checkpointing()
+    model(example(model)).sum().backward()
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("head_hidden_dim", [None, 12])
+def test_reset_classifier(head_hidden_dim: int | None) -> None:
+    model = tiny_model("vit_cifar", head_hidden_dim=head_hidden_dim, class_names=("a", "b", "c"))
+    x = example(model)
+    model.reset_classifier(7)
+    assert model.get_classifier() is model.head
+    assert model(x).shape == (2, 7)
+    assert (model.config.num_classes, model.config.class_names) == (7, None)
+    model.reset_classifier(0)
+    assert isinstance(model.get_classifier(), nn.Identity)
+    assert model(x).shape == (2, 16)
+
+
+@pytest.mark.parametrize("pool", ["avg", "map", "token"])
+def test_reset_classifier_changes_the_pooling(pool: str) -> None:
+    model = tiny_model("vit_cifar").double()
+    model.reset_classifier(3, global_pool=pool)
+    assert model(example(model).double()).shape == (2, 3)
+    assert (model.attn_pool is not None) == (pool == "map")
+
+
+def test_average_pooling_averages_patches_without_the_class_token() -> None:
+    model = tiny_model("vit_cifar", global_pool="avg").eval()
+    tokens = torch.randn(2, 7, 16)
+    expected = model.head(model.fc_norm(tokens[:, 1:].mean(1)))
+    torch.testing.assert_close(model.forward_head(tokens), expected)
+
+
+def test_weight_decay_spares_tokens_positions_and_temperatures() -> None:
+    model = tiny_model("taylorshift_vit_na_patch16_224", depth=2)
+    assert model.no_weight_decay() == {
+        "cls_token",
+        "pos_embed",
+        "blocks.0.attn.core.temperature",
+        "blocks.1.attn.core.temperature",
+    }
+
+
+def test_weight_decay_spares_the_pooling_query_and_keeps_matrices() -> None:
+    model = tiny_model("performer_ftheta_cifar", global_pool="map")
+    spared = model.no_weight_decay()
+    assert "attn_pool.latent" in spared
+    assert not {"blocks.0.attn.core.w1", "blocks.0.attn.qkv.weight"} & spared
+
+
+@pytest.mark.parametrize("attention", list_attentions())
+def test_windows_for_every_attention(attention: str) -> None:
+    """A patch far from a changed one notices only through the class token, one block later."""
+    torch.manual_seed(0)
+    options = {"img_size": (8, 12), "patch_size": 1, "feature_seed": 0}
+    model = tiny_model("light_vit", attention, window=4, depth=1, **options).eval()
+    x = torch.randn(1, 1, 8, 12)
+    other = x.clone()
+    other[..., 0, 0] += 1
+    changed = (model.forward_features(other) != model.forward_features(x)).any(-1)[0]
+    rows = torch.arange(96) // 12
+    in_window = (rows < 4) & (torch.arange(96) % 12 < 4)
+    assert changed[0]
+    assert torch.equal(changed[1:], in_window)
+
+
+def test_shifted_windows_alternate() -> None:
+    options = {"img_size": 8, "patch_size": 1, "depth": 4}
+    model = tiny_model("light_vit", window=4, shifted=True, **options)
+    assert [block.attn.shifted for block in model.blocks] == [False, True, False, True]
+    model.set_input_size((8, 16))
+    assert model(torch.randn(2, 1, 8, 16)).shape == (2, 3)
+
+
+def test_other_channels_drop_the_normalisation() -> None:
+    assert create_model("vit_cifar", depth=1, in_chans=1).config.mean == (0.5,)
+    assert create_model("vit_cifar", depth=1, in_chans=1, mean=(0.1,)).config.mean == (0.1,)
+
+
+def test_another_attention_drops_the_options_of_the_old_one() -> None:
+    model = create_model("taylorir_small", depth=1, attention_options={"N0": 5})
+    assert model.N0 == 5
+    with torch.device("meta"):
+        named = create_model("vit_cifar", "performer", attention_options={"num_features": 8})
+    assert named.blocks[0].attn.core.num_features == 8
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_dtypes(dtype: torch.dtype) -> None:
+    model = tiny_model("taylorir_small").to(dtype)
+    logits = model(example(model).to(dtype))
+    assert logits.dtype == dtype
+    assert logits.isfinite().all()
+
+
+def test_empty_batch() -> None:
+    model = tiny_model("vit_cifar").eval()
+    assert model(example(model, batch_size=0)).shape == (0, 3)
