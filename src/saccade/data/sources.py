@@ -97,15 +97,13 @@ _IDX_NAMES = tuple(
 )
 
 
-def _archive(name: str, md5: str, folders: tuple[str, ...], prefix: str = "") -> Archive:
-    return Archive(f"{prefix}{name}", tuple(f"{folder}/{name}" for folder in folders), md5)
+def _archive(name: str, md5: str, folders: tuple[str, ...]) -> Archive:
+    return Archive(name, tuple(f"{folder}/{name}" for folder in folders), md5)
 
 
-def _idx_archives(
-    prefix: str, folders: tuple[str, ...], sums: tuple[str, ...]
-) -> tuple[Archive, ...]:
+def _idx_archives(folders: tuple[str, ...], sums: tuple[str, ...]) -> tuple[Archive, ...]:
     pairs = zip(_IDX_NAMES, sums, strict=True)
-    return tuple(_archive(name, md5, folders, prefix) for name, md5 in pairs)
+    return tuple(_archive(name, md5, folders) for name, md5 in pairs)
 
 
 _CIFAR10 = Source(
@@ -151,7 +149,6 @@ _MNIST_DIGITS = Source(
     class_names=tuple(str(digit) for digit in range(10)),
     layouts=(_IDX, _PARQUET),
     archives=_idx_archives(
-        "mnist-",
         _MNIST,
         (
             "f68b3c2dcbeaaa9fbdd348bbdeb94873",
@@ -171,7 +168,6 @@ _FASHION_MNIST = Source(
     ),
     layouts=(_IDX, _PARQUET),
     archives=_idx_archives(
-        "fashion-mnist-",
         _FASHION,
         (
             "8d4fb7e6c68d591d4c3dfef9ec88bf0d",

@@ -1,0 +1,51 @@
+"""Image files to test with, good and bad."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+
+def picture(seed: int, width: int = 40, height: int = 30) -> Image.Image:
+    """A smooth random picture, different for every seed."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def save(image: Image.Image, path: Path, **options: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path, **options)
+    return path
+
+
+def good_folder(root: Path, classes: tuple[str, ...] = ("cat", "dog"), count: int = 6) -> Path:
+    """`count` distinct pictures of every class."""
+    for number, name in enumerate(classes):
+        for i in range(count):
+            suffix = ("png", "jpg", "webp")[i % 3]
+            save(picture(100 * number + i), root / name / f"{i}.{suffix}")
+    return root
+
+
+def truncate(path: Path, share: float = 0.6) -> Path:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    return path
+
+
+def bomb(path: Path, width: int = 60_000, height: int = 60_000) -> Path:
+    """A PNG of a few bytes whose header promises billions of pixels."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        check = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + check
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = chunk(b"IDAT", zlib.compress(b"\0" * 1000))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + data + chunk(b"IEND", b""))
+    return path

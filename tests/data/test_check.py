@@ -1,0 +1,135 @@
+"""`saccade data check` as its users run it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from saccade.data.check import KINDS, check_folder
+from tests.data.pictures import bomb, good_folder, picture, save, truncate
+
+
+def saccade(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "saccade", "data", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def faults(root: Path) -> set[tuple[str, str]]:
+    return {(f.kind, Path(f.path).name) for f in check_folder(root).findings}
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    """A folder with one of every fault."""
+    root = tmp_path / "bad"
+    good_folder(root / "train")
+    good_folder(root / "test", ("cat", "dog", "eel"), count=1)
+    for name in ("cat", "dog", "eel"):
+        path = root / "test" / name / "0.png"
+        save(picture(sum(name.encode())), path)
+    cat = root / "train" / "cat"
+    (cat / "zero.png").write_bytes(b"")
+    (cat / "noise.jpg").write_bytes(bytes(range(256)))
+    truncate(save(picture(50), cat / "cut.png"))
+    bomb(cat / "bomb.png")
+    deep = (np.arange(64).reshape(8, 8) * 1000).astype(np.uint16)
+    save(Image.fromarray(deep), cat / "deep.png")
+    save(picture(51).convert("CMYK"), cat / "ink.jpg")
+    frames = [picture(52), picture(53)]
+    save(frames[0], cat / "moving.gif", save_all=True, append_images=frames[1:])
+    (cat / "notes.txt").write_text("not an image")
+    shutil.copy(cat / "0.png", cat / "again.png")
+    shutil.copy(cat / "3.png", root / "train" / "dog" / "cat.png")
+    save(Image.open(root / "train" / "dog" / "0.png"), root / "test" / "dog" / "leak.bmp")
+    (root / "train" / "fox").mkdir()
+    return root
+
+
+def test_every_kind_of_fault_is_found(bad: Path) -> None:
+    assert faults(bad) == {
+        ("zero_byte", "zero.png"),
+        ("unreadable", "noise.jpg"),
+        ("truncated", "cut.png"),
+        ("too_large", "bomb.png"),
+        ("sixteen_bit", "deep.png"),
+        ("cmyk", "ink.jpg"),
+        ("animated", "moving.gif"),
+        ("not_an_image", "notes.txt"),
+        ("duplicate", "again.png"),
+        ("label_conflict", "cat.png"),
+        ("duplicate_across_splits", "leak.bmp"),
+        ("empty_class", "fox"),
+        ("unknown_class", "eel"),
+    }
+    assert {kind for kind, _ in faults(bad)} <= KINDS.keys()
+
+
+def test_a_good_folder_has_none(tmp_path: Path) -> None:
+    report = check_folder(good_folder(tmp_path))
+    assert report.ok
+    assert report.num_images == 12
+    assert report.class_counts == {"train": {"cat": 6, "dog": 6}}
+
+
+def test_one_class_alone_is_a_fault(tmp_path: Path) -> None:
+    assert {kind for kind, _ in faults(good_folder(tmp_path, ("cat",)))} == {"too_few_classes"}
+
+
+def test_sixteen_bit_colour_is_seen(tmp_path: Path) -> None:
+    """Pillow opens it as 8-bit without a word."""
+    import struct
+    import zlib
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        check = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + check
+
+    rows = b"".join(b"\0" + bytes(range(12)) for _ in range(2))
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 2, 16, 2, 0, 0, 0))
+    content = header + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    good_folder(tmp_path)
+    (tmp_path / "cat" / "deep.png").write_bytes(b"\x89PNG\r\n\x1a\n" + content)
+    assert faults(tmp_path) == {("sixteen_bit", "deep.png")}
+
+
+def test_the_command_prints_a_table_and_exits_with_3(bad: Path) -> None:
+    done = saccade("check", bad)
+    assert done.returncode == 3
+    assert "duplicate_across_splits" in done.stdout
+    assert done.stderr == f"saccade: {bad}: 13 faults found\n"
+
+
+def test_the_command_prints_json(bad: Path, tmp_path: Path) -> None:
+    done = saccade("check", bad, "--json")
+    assert done.returncode == 3
+    report = json.loads(done.stdout)
+    assert not report["ok"]
+    assert len(report["findings"]) == 13
+    good = saccade("check", good_folder(tmp_path / "good"), "--json")
+    assert (good.returncode, good.stderr) == (0, "")
+    assert json.loads(good.stdout)["ok"]
+
+
+def test_a_missing_folder_is_one_line(tmp_path: Path) -> None:
+    done = saccade("check", tmp_path / "missing")
+    assert done.returncode == 3
+    assert done.stderr.count("\n") == 1
+    assert "no such folder" in done.stderr
+
+
+def test_fetch_of_an_unknown_set_is_a_usage_error() -> None:
+    done = saccade("fetch", "cifar11")
+    assert done.returncode == 2
+    assert "did you mean 'cifar10'" in done.stderr
+
+
+def test_help_needs_no_torch() -> None:
+    code = "import sys, saccade.cli.data; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,156 @@
+"""Downloads from a real server on this machine, which misbehaves when asked to."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from saccade.data.download import download
+from saccade.data.fetch import fetch
+from saccade.data.sources import SOURCES, Archive
+from saccade.errors import DataError
+from tests.data.test_sources import idx_files
+
+CONTENT = bytes(range(256)) * 4000
+MD5 = hashlib.md5(CONTENT).hexdigest()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Serves CONTENT; the path says how well."""
+
+    def do_GET(self) -> None:
+        server: Server = self.server  # type: ignore[assignment]
+        server.requests.append((self.path, self.headers.get("Range")))
+        if self.path in server.files:
+            return self._send(server.files[self.path], 0)
+        if self.path == "/missing":
+            return self.send_error(404)
+        start = 0
+        if (wanted := self.headers.get("Range")) and self.path != "/no-range":
+            start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])  # type: ignore[index]
+            if start >= len(CONTENT):
+                return self.send_error(416)
+        breaks = self.path == "/breaks" and start == 0
+        return self._send(CONTENT, start, cut=300_000 if breaks else None)
+
+    def _send(self, content: bytes, start: int, cut: int | None = None) -> None:
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        self.wfile.write(content[start:cut])
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.requests: list[tuple[str, str | None]] = []
+        self.files: dict[str, bytes] = {}
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}{path}"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def test_a_download_arrives_whole_and_is_not_repeated(server: Server, tmp_path: Path) -> None:
+    seen: list[tuple[int, int | None]] = []
+    path = tmp_path / "deep" / "file"
+    download(server.url("/file"), path, MD5, lambda done, total: seen.append((done, total)))
+    assert path.read_bytes() == CONTENT
+    assert seen[-1] == (len(CONTENT), len(CONTENT))
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    download(server.url("/file"), path, MD5)
+    assert len(server.requests) == 1
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+def test_a_broken_download_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with pytest.raises(DataError, match=r"broke after 300000 of 1024000 bytes"):
+        download(server.url("/breaks"), path, MD5)
+    assert not path.exists()
+    download(server.url("/breaks"), path, MD5)
+    assert path.read_bytes() == CONTENT
+    assert server.requests[-1] == ("/breaks", "bytes=300000-")
+
+
+def test_a_server_without_ranges_starts_over(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    (tmp_path / "file.part").write_bytes(b"x" * 500)
+    download(server.url("/no-range"), path, MD5)
+    assert path.read_bytes() == CONTENT
+
+
+def test_a_complete_part_needs_no_more_bytes(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file.part").write_bytes(CONTENT)
+    download(server.url("/file"), tmp_path / "file", MD5)
+    assert (tmp_path / "file").read_bytes() == CONTENT
+
+
+def test_wrong_content_is_not_kept(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"md5 {MD5}, wants 0000"):
+        download(server.url("/file"), tmp_path / "file", "0000")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_file_and_a_missing_server_are_one_line(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the server answers 404") as missing:
+        download(server.url("/missing"), tmp_path / "file", MD5)
+    with pytest.raises(DataError, match="refused") as refused:
+        download("http://127.0.0.1:9/file", tmp_path / "file", MD5)
+    for error in (missing, refused):
+        assert "\n" not in str(error.value)
+
+
+def test_fetch_takes_the_second_address_and_cleans_up(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SACCADE_DATA", str(tmp_path))
+    files = idx_files(zipped=True)
+    server.files = {f"/mnist/{name}": content for name, content in files.items()}
+    archives = tuple(
+        Archive(
+            name,
+            (server.url("/missing"), server.url(f"/mnist/{name}")),
+            hashlib.md5(content).hexdigest(),
+        )
+        for name, content in files.items()
+    )
+    found = fetch(replace(SOURCES["mnist"], archives=archives))
+    assert found.origin == "official archive"
+    assert not found.verified
+    assert (found.num_train, found.num_test) == (5, 2)
+    assert list((tmp_path / "downloads").iterdir()) == []
+
+
+def test_fetch_gives_every_source_s_reason(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SACCADE_DATA", str(tmp_path))
+    source = replace(
+        SOURCES["fashion_mnist"],
+        archives=(Archive("x", (server.url("/missing"),), MD5),),
+        folders=(tmp_path,),
+    )
+    with pytest.raises(DataError, match=r"cannot fetch fashion_mnist: local copy .* answers 404"):
+        fetch(source)

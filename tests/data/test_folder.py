@@ -1,0 +1,210 @@
+"""Folders of real files, read by real worker processes."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from saccade.config import AugmentConfig, DataConfig
+from saccade.data import Loader, Splits, load_splits, make_loader
+from saccade.data.images import BadImageError, read_image
+from saccade.errors import ConfigError, DataError
+from tests.data.pictures import bomb, good_folder, picture, save, truncate
+from tests.data.test_loader import same, samples
+
+SIZE = 16
+
+
+def config(root: Path | None, **changes: object) -> DataConfig:
+    return DataConfig.model_validate(
+        {"name": "folder", "root": root, "image_size": SIZE, "workers": 1} | changes
+    )
+
+
+def loader(splits: Splits, *, augment: AugmentConfig | None = None, **changes: int) -> Loader:
+    options = {"batch_size": 3, "workers": 0, "seed": 0} | changes
+    return make_loader(
+        splits.train, splits.info, augment=augment, device="cpu", shuffle=True, **options
+    )
+
+
+def test_a_folder_of_classes_becomes_three_splits(tmp_path: Path) -> None:
+    splits = load_splits(config(good_folder(tmp_path, count=10), val_fraction=0.25))
+    assert (len(splits.train), len(splits.val), len(splits.test)) == (12, 4, 4)
+    assert splits.info.class_names == ("cat", "dog")
+    batch = next(loader(splits).epoch(0))
+    assert batch.images.shape == (3, 3, SIZE, SIZE)
+
+
+@pytest.mark.parametrize(
+    ("parts", "sizes"),
+    [
+        (("train", "val", "test"), (8, 8, 8)),
+        (("train", "test"), (6, 2, 8)),
+        (("train", "val"), (6, 2, 8)),
+    ],
+)
+def test_named_splits_are_respected(
+    tmp_path: Path, parts: tuple[str, ...], sizes: tuple[int, int, int]
+) -> None:
+    for part in parts:
+        good_folder(tmp_path / part, count=4)
+    splits = load_splits(config(tmp_path, val_fraction=0.25))
+    assert (len(splits.train), len(splits.val), len(splits.test)) == sizes
+
+
+@pytest.mark.parametrize(
+    "augment",
+    [
+        None,
+        AugmentConfig(resized_crop=(0.3, 1.0), flip=True, mixup=0.5, cutmix=1.0),
+        AugmentConfig(crop_padding=2, flip=True, policy="trivial", erase=4),
+    ],
+)
+def test_workers_ranks_and_resume_do_not_change_a_sample(
+    tmp_path: Path, augment: AugmentConfig | None
+) -> None:
+    splits = load_splits(config(good_folder(tmp_path, count=8), val_fraction=0.0))
+    alone = samples(loader(splits, augment=augment).epoch(2))
+    workers = loader(splits, augment=augment, workers=2, batch_size=5)
+    assert same(alone, samples(workers.epoch(2)))
+    ranks = [loader(splits, augment=augment, world_size=3, batch_size=2, rank=r) for r in range(3)]
+    assert same(alone, samples(b for rank in ranks for b in rank.epoch(2)))
+    rest = samples(loader(splits, augment=augment).epoch(2, start_batch=2))
+    assert same({i: alone[i] for i in rest}, rest)
+
+
+def with_bad_files(root: Path, count: int) -> Path:
+    """A folder whose training files hold some that cannot be read, past the sampled ones."""
+    good_folder(root / "train", count=12)
+    good_folder(root / "test", count=2)
+    for number in range(count):
+        truncate(root / "train" / "cat" / f"{3 * number}.png", 0.5)
+    return root
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bad_image_is_named(tmp_path: Path, workers: int) -> None:
+    splits = load_splits(config(good_folder(tmp_path, count=6), val_fraction=0.0))
+    source = splits.train.source
+    bad = Path(source.paths[4])  # type: ignore[union-attr]
+    bad.write_bytes(b"GIF89a nonsense")
+    with pytest.raises(DataError, match=rf"bad image .*{bad.name}") as error:
+        list(loader(splits, workers=workers).epoch(0))
+    assert "\n" not in str(error.value)
+    assert "on_bad_image='skip'" in str(error.value)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bad_images_are_passed_over_up_to_a_cap(
+    tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = with_bad_files(tmp_path, 2)
+    skipping = config(root, on_bad_image="skip", max_bad_images=2, val_fraction=0.0)
+    splits = load_splits(skipping)
+    with caplog.at_level(logging.WARNING):
+        batches = list(loader(splits, workers=workers).epoch(0))
+    assert len(caplog.records) == 2
+    assert sum(int(batch.valid.sum()) for batch in batches) == 22
+    assert all(len(batch.images) == 3 for batch in batches)
+    assert all(torch.isfinite(batch.images).all() for batch in batches)
+    capped = load_splits(skipping.model_copy(update={"max_bad_images": 1}))
+    with pytest.raises(DataError, match=r"2 bad images, data\.max_bad_images=1"):
+        list(loader(capped, workers=workers).epoch(0))
+
+
+def test_loading_names_a_bad_image_it_meets(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"bad image .*0\.png"):
+        load_splits(config(with_bad_files(tmp_path, 1)))
+
+
+def test_exif_orientation_is_respected(tmp_path: Path) -> None:
+    upright = Image.new("RGB", (32, 32), "black")
+    upright.paste("white", (0, 0, 32, 16))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: show it a quarter clockwise
+    path = save(upright.rotate(90), tmp_path / "x.jpg", exif=exif, quality=95)
+    pixels = read_image(path, 8)
+    assert pixels[:, :3].float().mean() > 250
+    assert pixels[:, 5:].float().mean() < 5
+
+
+def test_every_mode_becomes_rgb(tmp_path: Path) -> None:
+    grey = np.linspace(0, 255, 32 * 32).astype(np.uint8).reshape(32, 32)
+    half = np.dstack([np.full((32, 32, 3), 200, np.uint8), np.zeros((32, 32), np.uint8)])
+    files = {
+        "grey": save(Image.fromarray(grey), tmp_path / "grey.png"),
+        "deep": save(Image.fromarray(grey.astype(np.uint16) * 257), tmp_path / "deep.png"),
+        "palette": save(Image.fromarray(grey).convert("P"), tmp_path / "palette.gif"),
+        "float": save(Image.fromarray(grey.astype(np.float32) / 255), tmp_path / "float.tif"),
+    }
+    wanted = torch.from_numpy(grey).expand(3, 32, 32)
+    for path in files.values():
+        difference = read_image(path, 32).float() - wanted.float()
+        assert difference.abs().max() <= 1, path.name
+    clear = read_image(save(Image.fromarray(half), tmp_path / "clear.png"), 32)
+    assert (clear == 255).all()
+    cmyk = read_image(save(picture(1).convert("CMYK"), tmp_path / "cmyk.jpg"), 8)
+    assert cmyk.shape == (3, 8, 8)
+
+
+def test_of_an_animation_the_first_frame_counts(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    path = save(frames[0], tmp_path / "x.gif", save_all=True, append_images=frames[1:])
+    assert read_image(path, 4)[:, 0, 0].tolist() == [255, 0, 0]
+
+
+def test_a_crop_takes_its_box(tmp_path: Path) -> None:
+    image = Image.new("RGB", (40, 20), "black")
+    image.paste("white", (20, 0, 40, 20))
+    path = save(image, tmp_path / "x.png")
+    # The resampling filter reaches one pixel over the edge of the box.
+    assert (read_image(path, 8, (0.0, 0.5, 1.0, 0.5))[:, :, 1:] == 255).all()
+    assert (read_image(path, 8, (0.0, 0.0, 1.0, 0.5))[:, :, :-1] == 0).all()
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize(
+    ("make", "fault"),
+    [
+        (lambda p: p.write_bytes(b""), "zero_byte"),
+        (lambda p: p.write_bytes(b"\x89PNG\r\n\x1a\nnonsense"), "unreadable"),
+        (lambda p: truncate(save(picture(3), p)), "truncated"),
+        (bomb, "too_large"),
+        (lambda p: bomb(p, 10_000, 9_000), "too_large"),
+        (lambda p: p.mkdir(), "unreadable"),
+    ],
+)
+def test_bad_files_are_told_apart(tmp_path: Path, make, fault: str) -> None:
+    path = tmp_path / "x.png"
+    make(path)
+    with pytest.raises(BadImageError, match=r"x\.png") as error:
+        read_image(path, 8)
+    assert error.value.fault == fault
+
+
+def test_folders_that_cannot_serve_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.root is not set"):
+        load_splits(config(None))
+    with pytest.raises(DataError, match="no such folder"):
+        load_splits(config(tmp_path / "missing"))
+    with pytest.raises(DataError, match="no sub-folder"):
+        load_splits(config(tmp_path))
+    good_folder(tmp_path, ("cat",))
+    with pytest.raises(DataError, match="only the class 'cat'"):
+        load_splits(config(tmp_path))
+    (tmp_path / "dog").mkdir()
+    with pytest.raises(DataError, match="class 'dog' is empty"):
+        load_splits(config(tmp_path))
+
+
+def test_a_class_without_training_images_is_refused(tmp_path: Path) -> None:
+    good_folder(tmp_path / "train")
+    good_folder(tmp_path / "test", ("cat", "dog", "eel"))
+    with pytest.raises(DataError, match="class 'eel' has no training images"):
+        load_splits(config(tmp_path))

@@ -1,0 +1,45 @@
+"""Hugging Face data sets: with the package where it is installed, and without."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from saccade.config import DataConfig
+from saccade.data import load_splits
+from saccade.errors import ConfigError, DataError
+from tests.data.pictures import good_folder
+
+
+def test_without_the_package_the_message_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError, match="pip install datasets"):
+        load_splits(DataConfig(name="hf:uoft-cs/cifar10"))
+
+
+def test_an_empty_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match="wants hf:<name>"):
+        load_splits(DataConfig(name="hf:"))
+
+
+def test_a_local_set_is_streamed(tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="the datasets package is not installed")
+    good_folder(tmp_path / "train", count=6)
+    good_folder(tmp_path / "test", count=3)
+    splits = load_splits(DataConfig(name=f"hf:{tmp_path}", image_size=16, num_test=4))
+    assert splits.info.class_names == ("cat", "dog")
+    assert splits.train.images is not None
+    assert splits.train.images.shape[1:] == (3, 16, 16)
+    assert len(splits.train) + len(splits.val) == 12
+    assert len(splits.test) == 4
+
+
+def test_a_set_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="the datasets package is not installed")
+    with pytest.raises(DataError, match="cannot be loaded") as error:
+        load_splits(DataConfig(name=f"hf:{tmp_path}/missing"))
+    assert "\n" not in str(error.value)
