@@ -67,6 +67,20 @@ def test_batch_size_and_ranks_do_not_change_a_sample(
     assert same(alone, samples(batch for rank in ranks for batch in rank.epoch(epoch)))
 
 
+@pytest.mark.parametrize("name", AUGMENTS)
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_batches_made_together_are_those_made_alone(
+    toy: tuple[Split, DatasetInfo], name: str, world_size: int
+) -> None:
+    for rank in range(world_size):
+        alone, together = (
+            loader_of(toy, name, batch_size=3, world_size=world_size, rank=rank) for _ in range(2)
+        )
+        together.group_bytes = 12_000  # five batches
+        for a, b in zip(alone.epoch(1), together.epoch(1), strict=True):
+            assert all(torch.equal(getattr(a, f), getattr(b, f)) for f in vars(a))
+
+
 def test_the_comparison_sees_randomness_that_follows_the_batch(
     toy: tuple[Split, DatasetInfo], monkeypatch: pytest.MonkeyPatch
 ) -> None:

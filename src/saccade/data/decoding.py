@@ -42,7 +42,7 @@ class Decoded:
 def decode_batches(
     source: ImageSource,
     size: int,
-    requests: Sequence[Request],
+    requests: Iterator[Request],
     workers: int,
     device: torch.device,
 ) -> Iterator[Decoded]:
@@ -61,8 +61,8 @@ def decode_batches(
     loader: DataLoader[_Read] = DataLoader(
         _Reader(source, size),
         batch_size=None,
-        sampler=_Requests(requests),
-        num_workers=min(workers, len(requests)),
+        sampler=requests,  # asked for one at a time, as workers become free
+        num_workers=workers,
         pin_memory=device.type == "cuda",
     )
     bad: dict[int, str] = {}
@@ -84,19 +84,6 @@ def _count_bad(bad: dict[int, str], limit: int) -> None:
 
 
 _Read = tuple[Tensor, Tensor, dict[int, str]]
-
-
-class _Requests:
-    """The sampler: positions of the requests travel to the workers with their content."""
-
-    def __init__(self, requests: Sequence[Request]) -> None:
-        self._requests = requests
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
-
-    def __len__(self) -> int:
-        return len(self._requests)
 
 
 class _Reader(Dataset[_Read]):

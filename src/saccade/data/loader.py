@@ -8,9 +8,9 @@ step of an epoch every rank gets equally many; those past the end repeat the beg
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -19,11 +19,13 @@ from saccade.config import AugmentConfig
 from saccade.data.decoding import Decoded, Request, decode_batches
 from saccade.data.mixing import mix, mix_targets
 from saccade.data.randomness import Purpose, make_key, permutation
-from saccade.data.splits import Box, DatasetInfo, Split
+from saccade.data.splits import DatasetInfo, Split
 from saccade.data.transform import Transform, resized_boxes
 from saccade.errors import ConfigError
 
 __all__ = ["Batch", "Loader", "make_loader"]
+
+_GROUP_BYTES = 64 << 20
 
 
 @dataclass
@@ -53,7 +55,11 @@ class Step:
 
 
 class Loader:
-    """Batches of one split; made by `make_loader`, which explains the arguments."""
+    """Batches of one split; made by `make_loader`, which explains the arguments.
+
+    Attributes:
+        group_bytes: Batches of up to so many bytes are made in one pass; no batch depends on it.
+    """
 
     def __init__(
         self,
@@ -78,6 +84,7 @@ class Loader:
         self._mixes = self._transform.config.mixup > 0 or self._transform.config.cutmix > 0
         self._labels = split.labels.to(device)
         self._images = None if split.images is None else split.images.to(device)
+        self.group_bytes = _GROUP_BYTES if device.type == "cuda" else 0
 
     def __len__(self) -> int:
         together = self.batch_size * self.world_size
@@ -92,17 +99,33 @@ class Loader:
         order = self._order(epoch)
         key = make_key(self.seed, epoch, Purpose.AUGMENT)
         steps = [self._step(number) for number in range(start_batch, len(self))]
-        indices = [order[s.start : s.start + s.size + self._mixes] for s in steps]
+        pieces = [order[s.start : s.start + s.size + self._mixes] for s in steps]
         if self._images is not None:
-            for step, index in zip(steps, indices, strict=True):
-                yield self._batch(step, key, index, self._images, index)
+            yield from self._resident_batches(key, steps, pieces, self._images)
             return
-        for step, index, read in zip(steps, indices, self._decode(key, indices), strict=True):
-            rows = torch.arange(len(index), device=self.device)
+        for step, index, read in zip(steps, pieces, self._decode(key, pieces), strict=True):
             index = index.to(self.device, non_blocking=True)
-            batch = self._batch(step, key, index, read.images, rows, labels_of=read.index)
-            batch.valid = batch.valid & (read.index == index)[: step.size]
-            yield batch
+            rows = torch.arange(len(index), device=self.device)
+            labels = self._labels[read.index]
+            images, targets = self._transformed(key, index, read.images, rows, labels)
+            valid = self._valid(step) & (read.index == index)[: step.size]
+            yield Batch(images, targets, index[: step.size], valid)
+
+    def _resident_batches(
+        self, key: int, steps: list[Step], pieces: list[Tensor], stored: Tensor
+    ) -> Iterator[Batch]:
+        """Make several batches in one pass, since on a GPU a pass costs its many small launches."""
+        bytes_a_batch = 4 * self.batch_size * math.prod(stored.shape[1:])
+        together = max(1, self.group_bytes // max(1, bytes_a_batch))
+        for first in range(0, len(steps), together):
+            group = slice(first, first + together)
+            index = torch.cat(pieces[group])
+            images, targets = self._transformed(key, index, stored, index, self._labels[index])
+            offset = 0
+            for step, piece in zip(steps[group], pieces[group], strict=True):
+                part = slice(offset, offset + step.size)
+                yield Batch(images[part], targets[part], piece[: step.size], self._valid(step))
+                offset += len(piece)
 
     def _order(self, epoch: int) -> Tensor:
         """The epoch's order, continued past its end as far as the last step reaches."""
@@ -123,39 +146,39 @@ class Loader:
         start = first + self.rank * size
         return Step(start, size, max(0, min(size, len(self.split) - start)))
 
-    def _decode(self, key: int, indices: list[Tensor]) -> Iterator[Decoded]:
+    def _valid(self, step: Step) -> Tensor:
+        return torch.arange(step.size, device=self.device) < step.num_valid
+
+    def _decode(self, key: int, pieces: list[Tensor]) -> Iterator[Decoded]:
         """Have the workers read the images, each already cropped where crops are resized."""
         assert self.split.source is not None
-        requests: list[Request] = []
-        area = self._transform.config.resized_crop
-        for index in indices:
-            boxes = None
-            if area is not None:
-                columns = resized_boxes(area, self._transform.draw(key, index)).unbind(1)
-                boxes = [cast(Box, tuple(column.tolist())) for column in columns]
-            requests.append((index.tolist(), boxes))
+        requests = (self._request(key, index) for index in pieces)
         return decode_batches(
             self.split.source, len(self.split), requests, self.workers, self.device
         )
 
-    def _batch(
-        self,
-        step: Step,
-        key: int,
-        index: Tensor,
-        images: Tensor,
-        rows: Tensor,
-        labels_of: Tensor | None = None,
-    ) -> Batch:
-        """Transform `images[rows]`, which are the images at `index`, and mix them."""
+    def _request(self, key: int, index: Tensor) -> Request:
+        area = self._transform.config.resized_crop
+        if area is None:
+            return index.tolist(), None
+        boxes = resized_boxes(area, self._transform.draw(key, index)).T.tolist()
+        return index.tolist(), [(box[0], box[1], box[2], box[3]) for box in boxes]
+
+    def _transformed(
+        self, key: int, index: Tensor, stored: Tensor, rows: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Transform `stored[rows]`, which are the images at `index`, and mix each with the next.
+
+        Where images are mixed the last one is only a partner, and so is the last one of every
+        piece where several were put together: its mixture means nothing and is cut off.
+        """
         draws = self._transform.draw(key, index)
-        out = self._transform(images, rows, draws, cropped=labels_of is not None)
-        targets = self._labels[index if labels_of is None else labels_of]
-        if self._mixes:
-            out, weight = mix(out, draws, self._transform.config)
-            targets = mix_targets(targets, weight, self.info.num_classes)
-        valid = torch.arange(step.size, device=self.device) < step.num_valid
-        return Batch(out, targets, index[: step.size], valid)
+        cropped = self._images is None
+        images = self._transform(stored, rows, draws, cropped=cropped)
+        if not self._mixes:
+            return images, labels
+        images, weight = mix(images, draws, self._transform.config)
+        return images, mix_targets(labels, weight, self.info.num_classes)
 
 
 def make_loader(
