@@ -66,6 +66,7 @@ class Trainer:
         network = build_model(config, splits.info).to(ranks.device)
         if config.train.grad_checkpointing:
             network.set_grad_checkpointing(True)  # type: ignore[operator]
+        self.attention = network.config.attention  # type: ignore[union-attr]
         self.parameters = sum(p.numel() for p in network.parameters())
         self.stepper = Stepper(network, config, ranks)
         self.at = checkpoint.Position()
@@ -157,15 +158,16 @@ class Trainer:
             self._leave(signal)
 
     def _judge(self, validation: Evaluation | None) -> None:
-        """Keep the best weights, and count the epochs without better ones."""
+        """Keep the best weights, the later of equals, and count the epochs without better ones."""
         if validation is None:
             return
-        at = self.at
-        if at.best_accuracy is None or validation.accuracy > at.best_accuracy:
+        at, before = self.at, self.at.best_accuracy
+        if before is None or validation.accuracy >= before:
             at.best_accuracy, at.best_epoch = validation.accuracy, at.epoch
-            at.stale_epochs = at.plateau_epochs = 0
             with swapped_in(self.stepper.network, self._averaged()):
                 self.best = snapshot(self.stepper.network)
+        if before is None or validation.accuracy > before:
+            at.stale_epochs = at.plateau_epochs = 0
             return
         at.stale_epochs += 1
         at.plateau_epochs += 1
@@ -202,7 +204,7 @@ class Trainer:
             "img_per_s": statistics.median(row["img_per_s"] for row in epochs),
             "parameters": self.parameters,
             "model": self.config.model.name,
-            "attention": self.config.model.attention,
+            "attention": self.attention,
             "dataset": self.splits.info.name,
             "seed": self.config.run.seed,
         }

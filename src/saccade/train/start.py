@@ -44,6 +44,9 @@ CHANGEABLE = {
 """Keys that a resumed run may change: they say how to compute, not what."""
 
 
+RESUMABLE = "what was saved before is intact, go on with --resume"
+
+
 @dataclass
 class Start:
     """What the main process found or made: a folder, and the checkpoint to go on from."""
@@ -76,11 +79,10 @@ def train(
     _check_machine(config)
     ranks = connect(config.train.device)
     try:
-        run = RunFolder(out)
-        if resume and (summary := ranks.from_main(run.summary())):
+        start = _agree(ranks, config, RunFolder(out), resume=resume)
+        if summary := ranks.from_main(start.run.summary()):
             return dict(summary)
         splits = load_splits(config.data)
-        start = _agree(ranks, config, run, resume=resume)
         with start.run.locked() if ranks.is_main else nullcontext():
             return _train(config, splits, start, ranks, quiet=quiet)
     finally:
@@ -210,8 +212,9 @@ def _failures(trainer: Trainer) -> Iterator[None]:
         failure = TrainingError(f"cannot write to {str(trainer.run.path)!r}: {_reason(error)}")
     except (RuntimeError, MemoryError) as error:
         memory_is_out = is_out_of_memory(error)
-        if not memory_is_out:
+        if not memory_is_out and not _is_lost_peer(error, trainer.ranks):
             raise
+        failure = TrainingError(f"lost another process of the run; {RESUMABLE}")
     if memory_is_out:  # outside of the handler, whose traceback holds on to the step's tensors
         failure = _out_of_memory(trainer)
     _try_status(trainer, str(failure))
@@ -219,7 +222,13 @@ def _failures(trainer: Trainer) -> Iterator[None]:
 
 
 def _reason(error: OSError) -> str:
-    return f"{error.strerror or error}; what was saved before is intact, go on with --resume"
+    return f"{error.strerror or error}; {RESUMABLE}"
+
+
+def _is_lost_peer(error: BaseException, ranks: Ranks) -> bool:
+    """Whether a collective failed because a process at its other end is gone."""
+    words = ("Connection closed by peer", "Connection reset", "Broken pipe", "NCCL")
+    return ranks.world_size > 1 and any(word in str(error) for word in words)
 
 
 def _try_status(trainer: Trainer, message: str) -> None:

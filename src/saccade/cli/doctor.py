@@ -1,0 +1,87 @@
+"""`saccade doctor`: what is here, for a bug report or before a long run."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+from importlib.util import find_spec
+from typing import Annotated, Any
+
+import typer
+
+from saccade.version import __version__
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+EXTRAS = {
+    "triton": ("triton",),
+    "tune": ("optuna",),
+    "export": ("onnx", "onnxscript", "onnxruntime"),
+    "serve": ("fastapi", "uvicorn", "python_multipart"),
+    "timm": ("timm",),
+    "track": ("tensorboard", "trackio"),
+}
+"""Extras and the modules each brings."""
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show versions, hardware, extras and caches."""
+    facts = {**_machine(), **_torch(), **_extras(), **_data()}
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    for name, value in facts.items():
+        typer.echo(f"{name:<20}{value}")
+
+
+def _machine() -> dict[str, Any]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "saccade": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu cores": len(os.sched_getaffinity(0)),
+        "memory GiB": round(memory / 2**30, 1),
+    }
+
+
+def _torch() -> dict[str, Any]:
+    import torch
+
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda or "not in this torch",
+        "gpus": ", ".join(devices) or "none",
+        "bf16": torch.cuda.is_bf16_supported() if devices else "cpu only",
+        "distributed": torch.distributed.is_available(),
+    }
+
+
+def _extras() -> dict[str, Any]:
+    missing = {
+        extra: [module for module in modules if find_spec(module) is None]
+        for extra, modules in EXTRAS.items()
+    }
+    return {
+        f"extra {extra}": f"not installed: {', '.join(absent)}" if absent else "installed"
+        for extra, absent in missing.items()
+    }
+
+
+def _data() -> dict[str, Any]:
+    from saccade.data.cache import cache_dir
+
+    root = cache_dir()
+    existing = next(folder for folder in [root, *root.parents] if folder.exists())
+    cached = sorted(p.name for p in root.iterdir()) if root.exists() else []
+    return {
+        "data cache": str(root),
+        "cached": ", ".join(cached) or "nothing yet",
+        "disk free GiB": round(shutil.disk_usage(existing).free / 2**30, 1),
+    }

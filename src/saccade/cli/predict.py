@@ -1,0 +1,42 @@
+"""`saccade predict`: classes of images, from files, folders or stdin."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    images: Annotated[
+        list[str], typer.Argument(help="Files, folders, or - for one image from stdin.")
+    ],
+    top: Annotated[int, typer.Option(min=1, help="Classes to show for each image.")] = 3,
+    weights: Annotated[
+        str | None, typer.Option(help="best or last; the run's choice if absent")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+) -> None:
+    """Classify images with a run's model. URLs are refused: nothing is fetched."""
+    from saccade.runs import RunFolder
+
+    folder = RunFolder.open(run)
+    from saccade.train.inspection import Predictor
+    from saccade.train.pictures import find_pictures, open_picture
+
+    names = find_pictures(images)
+    predictor = Predictor(folder, weights=weights, device=device)
+    for name in names:
+        ranked = predictor.classes(open_picture(name, predictor.info))[:top]
+        if as_json:
+            classes = [{"class": label, "probability": p} for label, p in ranked]
+            typer.echo(json.dumps({"image": name, "classes": classes}))
+        else:
+            typer.echo(f"{name}  " + "  ".join(f"{label} {p:.3f}" for label, p in ranked))

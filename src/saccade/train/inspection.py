@@ -1,0 +1,131 @@
+"""A finished run at work: its measures on a split, and its answers for single images."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast, get_args
+
+import torch
+from torch import Tensor
+
+from saccade.config import DataConfig
+from saccade.data import load_splits, make_loader
+from saccade.errors import ConfigError, UnknownNameError
+from saccade.runs import RunFolder
+from saccade.train.build import load_model
+from saccade.train.distributed import connect
+from saccade.train.evaluation import evaluate
+from saccade.train.step import PRECISIONS
+
+__all__ = ["Predictor", "evaluate_run"]
+
+Split = Literal["train", "val", "test"]
+Which = Literal["best", "last"]
+DeviceChoice = Literal["auto", "cpu", "cuda"]
+
+
+def evaluate_run(
+    run: RunFolder,
+    *,
+    split: str = "test",
+    weights: str | None = None,
+    device: str = "auto",
+    batch_size: int = 512,
+    data: DataConfig | None = None,
+) -> dict[str, Any]:
+    """Measure a run's model on a split of its data.
+
+    Args:
+        run: The run folder.
+        split: `train`, `val` or `test`.
+        weights: `best` or `last`; the run's own choice by default.
+        device: `auto`, `cpu` or `cuda`.
+        batch_size: Images at once.
+        data: Other data than the run's, with the same classes.
+
+    Returns:
+        Fractions, counts and seconds as JSON values.
+    """
+    _check("split", split, Split)
+    config = run.config()
+    ranks = connect(_device(device))
+    model, info = load_model(run, _which(weights))
+    splits = load_splits(data or config.data)
+    if splits.info.num_classes != info.num_classes:
+        raise ConfigError(
+            f"the data has {splits.info.num_classes} classes, the model {info.num_classes}"
+        )
+    part = getattr(splits, split)
+    if not len(part):
+        raise ConfigError(f"split={split!r} is empty: data.val_fraction={config.data.val_fraction}")
+    loader = make_loader(
+        part,
+        info,
+        batch_size=batch_size,
+        augment=None,
+        seed=0,
+        device=ranks.device,
+        shuffle=False,
+        workers=config.data.workers,
+    )
+    result = evaluate(
+        model.to(ranks.device),
+        loader,
+        num_classes=info.num_classes,
+        ranks=ranks,
+        autocast=PRECISIONS[config.train.precision] if ranks.device.type == "cuda" else None,
+    )
+    return {
+        "run": str(run.path),
+        "split": split,
+        "weights": weights or config.train.evaluate_with,
+        "count": result.count,
+        "correct": result.correct,
+        "accuracy": result.accuracy,
+        "accuracy_top5": result.accuracy_top5,
+        "loss": result.loss,
+        "calibration_error": result.calibration_error,
+        "seconds": round(result.seconds, 4),
+        "img_per_s": round(result.count / result.seconds, 1),
+        "device": str(ranks.device),
+        "class_accuracy": dict(zip(info.class_names, result.class_accuracy, strict=True)),
+        "confusion": result.confusion.tolist(),
+    }
+
+
+class Predictor:
+    """A run's model, ready to classify single images.
+
+    Args:
+        run: The run folder.
+        weights: `best` or `last`; the run's own choice by default.
+        device: `auto`, `cpu` or `cuda`.
+    """
+
+    def __init__(self, run: RunFolder, *, weights: str | None = None, device: str = "auto") -> None:
+        self.device = connect(_device(device)).device
+        model, self.info = load_model(run, _which(weights))
+        self.model = model.to(self.device)
+
+    @torch.no_grad()
+    def classes(self, image: Tensor) -> list[tuple[str, float]]:
+        """Every class and its probability, likeliest first, for one (C, H, W) image."""
+        logits = self.model(image[None].to(self.device))[0]  # (K,)
+        probability, order = logits.float().softmax(0).sort(descending=True)
+        names = [self.info.class_names[i] for i in order.tolist()]
+        return list(zip(names, probability.tolist(), strict=True))
+
+
+def _check(argument: str, value: str, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise UnknownNameError(argument, value, get_args(choices))
+
+
+def _which(weights: str | None) -> Which | None:
+    if weights is not None:
+        _check("weights", weights, Which)
+    return cast(Which | None, weights)
+
+
+def _device(device: str) -> DeviceChoice:
+    _check("device", device, DeviceChoice)
+    return cast(DeviceChoice, device)

@@ -1,0 +1,64 @@
+"""Pictures a user names, as the pixels a trained model expects."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from saccade.data import DatasetInfo
+from saccade.data.images import IMAGE_SUFFIXES, BadImageError, read_image
+from saccade.errors import ConfigError, DataError
+
+__all__ = ["find_pictures", "open_picture"]
+
+LUMA = (0.299, 0.587, 0.114)
+
+
+def find_pictures(names: Iterable[str]) -> list[str]:
+    """The files that the names stand for: folders are searched, `-` is kept, URLs are refused."""
+    found: list[str] = []
+    for name in names:
+        path = Path(name)
+        if "://" in name:
+            raise ConfigError(f"IMAGE {name!r}: URLs are not fetched; download the file first")
+        if name == "-" or path.is_file():
+            found.append(name)
+        elif path.is_dir():
+            inside = sorted(f for f in path.rglob("*") if f.suffix.lower() in IMAGE_SUFFIXES)
+            if not inside:
+                raise DataError(f"IMAGE {name!r}: the folder has no images")
+            found += map(str, inside)
+        else:
+            raise DataError(f"IMAGE {name!r}: no such file or folder")
+    return found
+
+
+def open_picture(name: str, info: DatasetInfo) -> Tensor:
+    """One picture as the normalised float (C, H, W) that a model of this data set takes.
+
+    Args:
+        name: A file, or `-` for the bytes on stdin.
+        info: Of the data set that the model was trained on.
+    """
+    size = max(info.image_size)
+    pixels = _read_stdin(size) if name == "-" else read_image(Path(name), size)
+    values = pixels.float() / 255  # (3, size, size)
+    if info.channels == 1:
+        values = (values * torch.tensor(LUMA)[:, None, None]).sum(0, keepdim=True)
+    mean, std = (torch.tensor(numbers)[:, None, None] for numbers in (info.mean, info.std))
+    return (values - mean) / std
+
+
+def _read_stdin(size: int) -> Tensor:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(sys.stdin.buffer.read())
+        file.flush()
+        try:
+            return read_image(Path(file.name), size)
+        except BadImageError as error:
+            raise DataError(f"bad image on stdin: {error.detail}") from None
