@@ -99,8 +99,9 @@ _TAYLORIR_SIZES = {
     "large": {"embed_dim": 256, "depth": 8, "num_heads": 8},
 }
 
-# Width, depth, heads and MLP ratio are TaylorShift's; lengths and symbols those of the Long Range
-# Arena (arXiv:2011.04006), with IMDB cut at 4000 bytes.
+# Width, depth, heads, MLP ratio, IMDB's 4000 bytes and the 1024 pixels of CIFAR are TaylorShift's.
+# ListOps' 2000 tokens and Pathfinder's 32x32 are the Long Range Arena's (arXiv:2011.04006); 18
+# symbols hold the digits, operators and brackets of ListOps and three more for special ones.
 _SEQUENCES = {
     "listops": SequenceConfig(
         embed_dim=512,
@@ -161,36 +162,37 @@ def _register(configs: Mapping[str, TransformerConfig], source: str) -> None:
 
 _register(
     {f"taylorir_{size}": override(_TAYLORIR, dims) for size, dims in _TAYLORIR_SIZES.items()},
-    "TaylorIR: README for the sizes, its parameter counts for the FFN and the head",
+    "TaylorIR: README, and its parameter counts for the FFN",
 )
 _register(
     {
         f"taylorshift_vit_{size.lower()}_patch16_224": override(_TAYLORSHIFT, dims)
         for size, dims in vit_sizes.items()
     },
-    "TaylorShift: vit_sizes",
+    "TaylorShift: ViT sizes",
 )
 _register(
     {
         f"taylorshift_{task}": replace(config, attention="taylorshift", embedding="token")
         for task, config in _SEQUENCES.items()
     },
-    "TaylorShift: sizes of its sequence tasks",
+    "TaylorShift: sequence sizes",
 )
+_register({"vit_cifar": _VIT_CIFAR}, "Efficient Transformers on CIFAR-10: the ViT baseline")
 _register(
-    {"vit_cifar": _VIT_CIFAR, "hybrid_cifar": _HYBRID_CIFAR},
-    "Efficient Transformers on CIFAR-10: the ViT baseline, and its convolutional front",
+    {"hybrid_cifar": _HYBRID_CIFAR},
+    "Efficient Transformers on CIFAR-10: its convolutional front before the ViT baseline",
 )
 _register(
     {
         name: replace(_VIT_CIFAR, attention=attention)
         for name, attention in _CIFAR_PERFORMERS.items()
     },
-    "Efficient Transformers on CIFAR-10: its feature maps on the ViT baseline",
+    "Efficient Transformers on CIFAR-10: its kernels on the ViT baseline",
 )
 _register({"light_vit": _LIGHT_VIT}, "VisTransformer: LightViT on MNIST")
 _register({"vit_micro_patch4_32": _VIT_MICRO}, "ViT from scratch: its config")
 _register(
     {f"vit_{size}_patch16_224": override(ViTConfig(), dims) for size, dims in _TIMM_SIZES.items()},
-    "timm: the models of the same name",
+    "timm: the same names",
 )
