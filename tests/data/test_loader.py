@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from saccade.config import AugmentConfig
 from saccade.data import Batch, DatasetInfo, Loader, Split, make_loader
@@ -169,6 +170,38 @@ def test_without_shuffling_the_order_is_the_split_s(toy: tuple[Split, DatasetInf
     torch.testing.assert_close(
         torch.cat([batch.images for batch in batches]), (pixels - mean) / std
     )
+
+
+class Recorder(TorchDispatchMode):
+    """Remembers which operators ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.names.add(str(func.overloadpacket))
+        return func(*args, **(kwargs or {}))
+
+
+WAITING = {"aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten.unique"}
+
+
+@pytest.mark.parametrize("name", AUGMENTS)
+def test_no_operator_waits_for_the_device(toy: tuple[Split, DatasetInfo], name: str) -> None:
+    batches = loader_of(toy, name).epoch(0)
+    next(batches)
+    with Recorder() as recorder:
+        next(batches)
+    assert len(recorder.names) > 3
+    assert not recorder.names & WAITING
+
+
+def test_the_recorder_sees_waiting() -> None:
+    with Recorder() as recorder:
+        values = torch.arange(3)
+        values[values > 1].sum().item()
+    assert {"aten._local_scalar_dense", "aten.nonzero"} & recorder.names
 
 
 def test_an_empty_split_has_no_batches(toy: tuple[Split, DatasetInfo]) -> None:
