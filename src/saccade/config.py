@@ -92,8 +92,8 @@ class AugmentConfig(Section):
     Attributes:
         erase: Side of the square that is blanked, in pixels.
         mixup: Alpha of mixup's Beta distribution.
-        cutmix: Alpha of cutmix's; with both, each batch takes one of them.
-        mix_probability: Share of the batches that are mixed at all.
+        cutmix: Alpha of cutmix's; with both, each image takes one of them.
+        mix_probability: Share of the images that are mixed at all.
         resized_crop: Smallest and largest area of a random resized crop.
     """
 
