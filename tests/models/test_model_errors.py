@@ -40,10 +40,6 @@ from saccade.errors import ConfigError, UnknownNameError
         ({"attention_options": 3}, r"attention_options=3: expected a mapping"),
         ({"attention_options": {"num_feature": 3}, "attention": "performer"}, r"'num_features'"),
         ({"attention": "performer", "attn_drop_rate": 0.1}, r"attn_drop=0.1"),
-        (
-            {"attention": "performer", "feature_seed": 1, "attention_options": {"feature_seed": 2}},
-            r"feature_seed=1: attention_options has a feature_seed too",
-        ),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )

@@ -55,6 +55,13 @@ def test_blocks_draw_their_own_features() -> None:
     assert torch.equal(again.blocks[2].attn.core.projection, cores[2].projection)
 
 
+def test_feature_seed_of_the_attention_goes_first() -> None:
+    options = {"feature_seed": 5, "attention_options": {"feature_seed": 9}}
+    model = tiny_model("performer_cifar", depth=2, **options)
+    assert [int(block.attn.core.feature_seed) for block in model.blocks] == [9, 9]
+    assert tiny_model("vit_cifar", feature_seed=5).config.feature_seed == 5
+
+
 def test_wrapped_models_save_plain_names(tmp_path: Path) -> None:
     model = tiny_model("vit_cifar").eval()
     x = example(model)

@@ -1,5 +1,8 @@
 """What timm's users expect of a model, beyond its numbers."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from tiny_models import example, tiny_model
@@ -125,3 +128,36 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
 def test_empty_batch() -> None:
     model = tiny_model("vit_cifar").eval()
     assert model(example(model, batch_size=0)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("attention", list_attentions())
+def test_autocast(attention: str) -> None:
+    torch.manual_seed(0)
+    model = tiny_model("taylorir_small", attention, depth=2, init_values=0.1, global_pool="map")
+    x = example(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(x)
+    logits.float().sum().backward()
+    torch.testing.assert_close(logits.float(), model(x), rtol=0.05, atol=0.02)
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("name", ["taylorir_small", "taylorshift_imdb", "performer_cifar"])
+def test_copies_and_pickles(name: str) -> None:
+    model = tiny_model(name).eval()
+    x = example(model)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(other(x), model(x))
+        assert other.config == model.config
+
+
+def test_checkpointed_step_compiles_without_graph_breaks() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = tiny_model("taylorir_small").eval()
+    model.set_grad_checkpointing()
+    x = example(model)
+    weight = model.blocks[0].attn.qkv.weight
+    expected = torch.autograd.grad(model(x).sum(), weight)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager_decomp_partition")
+    torch.testing.assert_close(torch.autograd.grad(compiled(x).sum(), weight), expected)

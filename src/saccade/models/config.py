@@ -43,8 +43,8 @@ class TransformerConfig:
         attention: A name of `list_attentions()`.
         attention_options: Options of that attention, such as `num_features` of a performer.
         feature_seed: Seed of the random features of block 0; block i gets `feature_seed + i`.
-            None draws the seeds from torch's generator. Attentions without features have no use
-            for it.
+            None draws the seeds from torch's generator. Attentions without random features have
+            no use for it, and a `feature_seed` in `attention_options` goes before it.
         num_classes: Logits; 0 leaves the head out.
         embed_dim: Width C.
         depth: Number of blocks.

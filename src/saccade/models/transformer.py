@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from saccade.errors import ConfigError
 from saccade.layers.attention import MultiHeadAttention
 from saccade.layers.attentions import ATTENTIONS
 from saccade.layers.block import NORM_EPS, Block
@@ -53,12 +52,7 @@ def _attention_options(config: TransformerConfig, index: int) -> dict[str, Any]:
     """The options of block `index`: its own feature seed where the attention draws features."""
     options = dict(config.attention_options)
     if config.feature_seed is not None and "feature_seed" in ATTENTIONS[config.attention].options:
-        if "feature_seed" in options:
-            raise ConfigError(
-                f"feature_seed={config.feature_seed}: attention_options has a feature_seed too; "
-                f"give one of them"
-            )
-        options["feature_seed"] = config.feature_seed + index
+        options.setdefault("feature_seed", config.feature_seed + index)
     return options
 
 
@@ -66,15 +60,13 @@ def _norm(dim: int, wanted: bool) -> nn.Module:
     return nn.LayerNorm(dim, eps=NORM_EPS) if wanted else nn.Identity()
 
 
-def _start(part: nn.Module | None, std: float, like: Tensor | None = None) -> None:
+def _init_linears(part: nn.Module | None, std: float) -> None:
     """Truncated normal weights and zero biases for the linear maps of `part`."""
     for module in () if part is None else part.modules():
         if isinstance(module, nn.Linear):
             nn.init.trunc_normal_(module.weight, std=std)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-    if part is not None and like is not None:
-        part.to(like.device, like.dtype)
 
 
 class Transformer(HubModel):
@@ -134,7 +126,7 @@ class Transformer(HubModel):
             nn.init.trunc_normal_(self.pos_embed, std=self.config.init_std)
         blocks = [(block.attn.qkv, block.attn.proj, block.mlp) for block in self.blocks]
         for part in (*chain.from_iterable(blocks), self.attn_pool, self.head):
-            _start(part, self.config.init_std)
+            _init_linears(part, self.config.init_std)
 
     def set_positions(self, table: Tensor) -> None:
         """Hold a table (1, N, C) of positions: learned ones as a parameter, others as a buffer."""
@@ -193,6 +185,11 @@ class Transformer(HubModel):
         x = self.head_drop(self.fc_norm(self.pool(x, key_mask)))
         return x if pre_logits else self.head(x)
 
+    @property
+    def num_classes(self) -> int:
+        """Number of logits."""
+        return self.config.num_classes
+
     def get_classifier(self) -> nn.Module:
         """The layer that gives the logits."""
         return self.head
@@ -212,12 +209,15 @@ class Transformer(HubModel):
             global_pool=old.global_pool if global_pool is None else global_pool,
             fc_norm=old.norm_after_pool,
         )
-        reference = next(self.parameters())
+        like = next(self.parameters())
         if self.config.global_pool != old.global_pool:
             self.attn_pool = self._new_attention_pool()
-            _start(self.attn_pool, self.config.init_std, reference)
-        self.head = self._new_head().train(self.training)
-        _start(self.head, self.config.init_std, reference)
+            _init_linears(self.attn_pool, self.config.init_std)
+        self.head = self._new_head()
+        _init_linears(self.head, self.config.init_std)
+        for part in (self.attn_pool, self.head):
+            if part is not None:
+                part.to(like.device, like.dtype).train(self.training)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute blocks in the backward pass: less memory, one more forward pass."""
