@@ -16,7 +16,7 @@ from saccade.data.download import download
 from saccade.data.fetch import fetch
 from saccade.data.sources import SOURCES, Archive
 from saccade.errors import DataError
-from tests.data.test_sources import idx_files
+from tests.data.test_sources import MNIST, idx_files
 
 CONTENT = bytes(range(256)) * 4000
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -136,7 +136,7 @@ def test_fetch_takes_the_second_address_and_cleans_up(
         )
         for name, content in files.items()
     )
-    found = fetch(replace(SOURCES["mnist"], archives=archives))
+    found = fetch(replace(MNIST, archives=archives))
     assert found.origin == "official archive"
     assert not found.verified
     assert (found.num_train, found.num_test) == (5, 2)

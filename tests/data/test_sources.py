@@ -28,6 +28,7 @@ from saccade.errors import DataError
 
 ROWS = 4
 CIFAR10 = SOURCES["cifar10"]
+MNIST = replace(SOURCES["mnist"], sha256=None)
 
 
 def fake_cifar10() -> Arrays:
@@ -243,7 +244,7 @@ def idx_files(*, zipped: bool) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_idx_files_plain_or_zipped(tmp_path: Path, zipped: bool) -> None:
-    arrays = read_local(SOURCES["mnist"], in_folder(tmp_path / "raw", idx_files(zipped=zipped)))
+    arrays = read_local(MNIST, in_folder(tmp_path / "raw", idx_files(zipped=zipped)))
     pixels = np.random.default_rng(0).integers(0, 256, (7, 28, 28), dtype=np.uint8)
     assert arrays.train_images.shape == (5, 1, 28, 28)
     assert torch.equal(arrays.test_images[:, 0], torch.from_numpy(pixels[5:]))
@@ -258,14 +259,14 @@ def test_a_broken_idx_file_is_named(tmp_path: Path, change) -> None:
     files = idx_files(zipped=False)
     files["t10k-images-idx3-ubyte"] = change(files["t10k-images-idx3-ubyte"])
     with pytest.raises(DataError, match="t10k-images-idx3-ubyte"):
-        read_local(SOURCES["mnist"], in_folder(tmp_path / "raw", files))
+        read_local(MNIST, in_folder(tmp_path / "raw", files))
 
 
 def test_a_zipped_file_cut_short_is_named(tmp_path: Path) -> None:
     files = idx_files(zipped=True)
     files["train-images-idx3-ubyte.gz"] = files["train-images-idx3-ubyte.gz"][:-20]
     with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz"):
-        read_local(SOURCES["mnist"], in_folder(tmp_path / "raw", files))
+        read_local(MNIST, in_folder(tmp_path / "raw", files))
 
 
 def test_fetch_fills_the_cache_and_finds_it_again(
@@ -295,10 +296,24 @@ def test_a_changed_cache_is_noticed_by_fetch(
         fetch(source, offline=True)
 
 
-def test_a_local_copy_serves_training_directly(tmp_path: Path) -> None:
-    root = in_folder(tmp_path / "raw", idx_files(zipped=True))
-    splits = load_splits(DataConfig(name="mnist", root=root, val_fraction=0.0))
-    assert (len(splits.train), len(splits.test)) == (5, 2)
+def test_a_local_copy_serves_training_directly(tmp_path: Path, fake: Arrays) -> None:
+    rows = fake.train_images.reshape(5 * ROWS, -1).numpy()
+    batch = {"data": rows, "fine_labels": fake.train_labels.tolist(), "coarse_labels": []}
+    content = pickle.dumps(batch, 2)
+    root = in_folder(tmp_path / "cifar-100-python", {"train": content, "test": content})
+    splits = load_splits(DataConfig(name="cifar100", root=root, val_fraction=0.0))
+    assert (len(splits.train), len(splits.test)) == (5 * ROWS, 5 * ROWS)
+    assert splits.info.num_classes == 100
+
+
+def test_of_two_sets_side_by_side_the_right_one_is_taken(tmp_path: Path) -> None:
+    """torchvision keeps MNIST and Fashion-MNIST under the same file names."""
+    right = in_folder(tmp_path / "MNIST" / "raw", idx_files(zipped=True))
+    wanted = read_local(MNIST, right).sha256()
+    files = idx_files(zipped=False)
+    files["t10k-labels-idx1-ubyte"] = idx(np.array([1, 1], dtype=np.uint8))
+    in_folder(tmp_path / "FashionMNIST" / "raw", files)
+    assert read_local(replace(MNIST, sha256=wanted), tmp_path).sha256() == wanted
 
 
 def test_offline_without_a_copy_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from saccade.data.cache import Arrays, cache_dir, cache_path, read_cache, write_cache
 from saccade.data.download import Progress, download
-from saccade.data.members import is_tar, read_members
+from saccade.data.members import places, read_members
 from saccade.data.sources import Layout, Source
 from saccade.errors import DataError
 
@@ -112,7 +112,7 @@ def _origins(
 
 
 def read_local(source: Source, path: Path) -> Arrays:
-    """Decode a local copy: a folder, an archive, or a folder that holds the archive.
+    """Decode a local copy: a folder, an archive, or a folder that holds either.
 
     Raises:
         DataError: Nothing known lies there, or it is not the data set it should be.
@@ -120,14 +120,17 @@ def read_local(source: Source, path: Path) -> Arrays:
     if not path.exists():
         raise DataError(f"no such file or folder: {path}")
     patterns = [pattern for layout in source.layouts for pattern in layout.patterns]
-    candidates = [path]
-    if path.is_dir():
-        candidates += sorted(entry for entry in path.iterdir() if is_tar(entry))
-    for candidate in candidates:
-        files = read_members(candidate, patterns)
-        for layout in source.layouts:
-            if picked := layout.pick(files):
-                return decode_files(source, layout, picked, where=str(candidate))
+    faults: list[DataError] = []
+    for place in places(path):
+        try:
+            files = read_members(place, patterns)
+            for layout in source.layouts:
+                if picked := layout.pick(files):
+                    return decode_files(source, layout, picked, where=str(place))
+        except DataError as error:
+            faults.append(error)
+    if faults:
+        raise faults[0]
     layouts = " or ".join(layout.name for layout in source.layouts)
     raise DataError(f"{path} does not hold {source.name}: looked for its {layouts}")
 

