@@ -1,0 +1,48 @@
+"""Processes to run the tiny run in, and the run itself, finished."""
+
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+
+from saccade.config import Config
+from saccade.train import train
+from tests.train.tiny_runs import PROCESSES, free_port, rank_environment, tiny, train_and_exit
+
+Launch = Callable[..., list[BaseProcess]]
+
+
+@pytest.fixture
+def launch() -> Iterator[Launch]:
+    """Start a run in one process, or in `world_size` that work together."""
+    started: list[BaseProcess] = []
+
+    def start(config: Config, out: Path, world_size: int = 1) -> list[BaseProcess]:
+        port = free_port()
+        ranks = [
+            rank_environment(r, world_size, port) if world_size > 1 else {}
+            for r in range(world_size)
+        ]
+        new = [
+            PROCESSES.Process(target=train_and_exit, args=(config, out, environment))
+            for environment in ranks
+        ]
+        for process in new:
+            process.start()
+        started.extend(new)
+        return new
+
+    yield start
+    for process in started:
+        if process.is_alive():
+            process.kill()
+        process.join()
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny run, trained without interruption."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    train(tiny(), out, quiet=True)
+    return out

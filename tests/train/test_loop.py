@@ -1,0 +1,168 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from saccade.errors import ConfigError
+from saccade.runs import RunFolder, find_runs
+from saccade.train import load_model, train
+from saccade.train.inspection import Predictor, evaluate_run
+from tests.train.tiny_runs import final_state, tiny
+
+LEARNER = [
+    "model.name=hybrid_cifar",
+    "model.overrides={embed_dim: 32, depth: 1, num_heads: 2}",
+    "data.num_train=400",
+    "optim.lr=0.005",
+    "optim.warmup_epochs=0",
+    "train.epochs=8",
+    "train.batch_size=40",
+    "run.checkpoint_every_steps=null",
+]
+
+
+def test_run_folder_holds_what_the_design_says(finished: Path) -> None:
+    run = RunFolder(finished)
+    assert run.config() == tiny()
+    assert run.status()["state"] == "finished"
+    assert run.dataset()["num_classes"] == 10
+    assert run.environment()["seed"] == 0
+    assert run.environment()["packages"]["torch"]
+    summary = run.summary()
+    assert 0 <= summary["test_accuracy"] <= 1
+    assert summary["epochs"] == 6
+    assert summary["steps"] == 6 * 7
+    assert summary["attention"] == "softmax"
+    assert summary["test_accuracy"] == summary[f"test_accuracy_{summary['selected']}"]
+    assert [row["epoch"] for row in run.metrics("epoch")] == [1, 2, 3, 4, 5, 6]
+    assert [row["step"] for row in run.metrics("step")] == list(range(5, 43, 5))
+    assert len(run.metrics("test")) == 1
+    assert [c.step for c in run.checkpoints()] == [40, 42]
+    assert find_runs(finished.parent)[0].path == finished
+
+
+def test_same_seed_same_bits_other_seed_other_bits(finished: Path, tmp_path: Path) -> None:
+    train(tiny(), tmp_path / "again", quiet=True)
+    train(tiny("run.seed=1"), tmp_path / "other", quiet=True)
+    assert final_state(tmp_path / "again") == final_state(finished)
+    assert final_state(tmp_path / "other")["model"] != final_state(finished)["model"]
+
+
+@pytest.mark.parametrize("attention", ["softmax", "taylorshift", "performer"])
+def test_run_learns(tmp_path: Path, attention: str) -> None:
+    summary = train(tiny(*LEARNER, f"model.attention={attention}"), tmp_path / "run", quiet=True)
+    assert summary["test_accuracy"] > 0.6
+    rows = RunFolder(tmp_path / "run").metrics("epoch")
+    assert rows[-1]["train_loss"] < rows[0]["train_loss"] / 1.5
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd", "lion", "muon"])
+def test_every_optimiser_resumes_bit_equal(tmp_path: Path, name: str) -> None:
+    overrides = [f"optim.name={name}", "train.epochs=2", "optim.lr=0.001"]
+    train(tiny(*overrides), tmp_path / "whole", quiet=True)
+    train(tiny(*overrides), tmp_path / "run", quiet=True)
+    run = RunFolder(tmp_path / "run")
+    (run.path / "summary.json").unlink()
+    run._discard(run.checkpoints()[-1].path)
+    train(tiny(*overrides), tmp_path / "run", resume=True, quiet=True)
+    assert final_state(tmp_path / "run") == final_state(tmp_path / "whole")
+
+
+def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path: Path) -> None:
+    still = ["model.overrides.proj_drop_rate=0", "train.epochs=1", "optim.name=sgd"]
+    train(tiny(*still), tmp_path / "one", quiet=True)
+    train(tiny(*still, "train.accumulation=4"), tmp_path / "four", quiet=True)
+    one, four = (
+        load_file(RunFolder(tmp_path / name).checkpoints()[-1].path / "model.safetensors")
+        for name in ("one", "four")
+    )
+    for key, tensor in one.items():
+        torch.testing.assert_close(four[key], tensor, rtol=1e-4, atol=1e-6)
+
+
+def test_best_weights_are_those_of_the_best_epoch(finished: Path, tmp_path: Path) -> None:
+    run = RunFolder(finished)
+    summary, rows = run.summary(), run.metrics("epoch")
+    best = max(row["val_accuracy"] for row in rows)
+    assert summary["val_accuracy_best"] == best
+    assert rows[summary["best_epoch"] - 1]["val_accuracy"] == best
+    measured = evaluate_run(run, split="val", weights="best", device="cpu")
+    assert measured["accuracy"] == best
+    last = evaluate_run(run, split="val", weights="last", device="cpu")
+    assert last["accuracy"] == rows[-1]["val_accuracy"]
+    assert evaluate_run(run, device="cpu")["accuracy"] == summary["test_accuracy"]
+
+
+def test_evaluation_adds_up(finished: Path) -> None:
+    result = evaluate_run(RunFolder(finished), device="cpu", batch_size=7)
+    confusion = torch.tensor(result["confusion"])
+    assert confusion.sum() == result["count"] == 61
+    assert confusion.diagonal().sum() == result["correct"]
+    assert result["correct"] / 61 == result["accuracy"] <= result["accuracy_top5"] <= 1
+    assert 0 <= result["calibration_error"] <= 1
+    assert json.dumps(result)
+
+
+def test_predictor_agrees_with_the_model(finished: Path) -> None:
+    model, info = load_model(RunFolder(finished))
+    image = torch.randn(info.channels, *info.image_size)
+    ranked = Predictor(RunFolder(finished), device="cpu").classes(image)
+    assert len(ranked) == 10
+    assert sum(p for _, p in ranked) == pytest.approx(1)
+    assert ranked[0][0] == info.class_names[int(model(image[None]).argmax())]
+
+
+def test_without_validation_the_last_weights_are_used(tmp_path: Path) -> None:
+    summary = train(tiny("data.val_fraction=0", "train.epochs=1"), tmp_path / "run", quiet=True)
+    assert summary["selected"] == "last"
+    assert summary["val_accuracy_best"] is None
+    assert summary["test_accuracy"] == summary["test_accuracy_last"]
+    assert RunFolder(tmp_path / "run").metrics("epoch")[0]["val_accuracy"] is None
+
+
+def test_early_stopping_stops(tmp_path: Path) -> None:
+    config = tiny("optim.lr=1e-12", "train.early_stopping_patience=2", "train.epochs=50")
+    summary = train(config, tmp_path / "run", quiet=True)
+    assert summary["epochs"] == 3
+
+
+def test_plateau_cuts_the_learning_rate(tmp_path: Path) -> None:
+    config = tiny(
+        "optim.schedule=plateau", "optim.plateau_patience=1", "optim.lr=1e-12", "train.epochs=4"
+    )
+    train(config, tmp_path / "run", quiet=True)
+    rates = [row["lr"] for row in RunFolder(tmp_path / "run").metrics("epoch")]
+    assert rates[1:] == pytest.approx([1e-12, 5e-13, 2.5e-13])
+
+
+def test_compiled_checkpoint_has_plain_names(finished: Path) -> None:
+    names = load_file(RunFolder(finished).checkpoints()[-1].path / "model.safetensors")
+    assert "blocks.0.attn.qkv.weight" in names
+
+
+def test_bf16_and_checkpointing_train_on_cpu(tmp_path: Path) -> None:
+    config = tiny("train.precision=bf16", "train.grad_checkpointing=true", "train.epochs=1")
+    assert train(config, tmp_path / "run", quiet=True)["epochs"] == 1
+
+
+def test_deterministic_mode_trains(tmp_path: Path) -> None:
+    config = tiny("train.deterministic=true", "train.epochs=1")
+    try:
+        assert train(config, tmp_path / "run", quiet=True)["epochs"] == 1
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_unfit_batch_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"fp16.*needs a GPU"):
+        train(tiny("train.precision=fp16", "train.device=cpu"), tmp_path / "run", quiet=True)
+
+
+def test_load_model_without_checkpoint_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not a run folder"):
+        RunFolder.open(tmp_path)
+    run = RunFolder.create(tmp_path / "run", tiny())
+    with pytest.raises(ConfigError, match="never started"):
+        load_model(run)

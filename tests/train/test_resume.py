@@ -1,0 +1,217 @@
+"""Kills at any moment, preemption, damage: a run goes on as if nothing had happened."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+
+from saccade.config import dump_config
+from saccade.errors import ConfigError, Preempted
+from saccade.runs import RunFolder
+from saccade.train import train
+from saccade.train.stops import Interrupted
+from tests.train.conftest import Launch
+from tests.train.tiny_runs import final_state, tiny
+
+
+def newest_step(out: Path) -> int:
+    checkpoints = RunFolder(out).checkpoints()
+    return checkpoints[-1].step if checkpoints else -1
+
+
+def wait_for_progress(out: Path, process: BaseProcess | subprocess.Popen, step: int) -> None:
+    """Until a checkpoint after `step` is there or the process has ended."""
+    deadline = time.monotonic() + 60
+    while newest_step(out) <= step and time.monotonic() < deadline:
+        ended = process.poll() if isinstance(process, subprocess.Popen) else process.exitcode
+        if ended is not None:
+            return
+        time.sleep(0.001)
+
+
+def wait_for_saving(out: Path) -> bool:
+    """Until a checkpoint is half written, for at most a second."""
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+        if any((out / "checkpoints").glob(".writing-*/*.safetensors")):
+            return True
+    return False
+
+
+def assert_all_intact(out: Path) -> None:
+    checkpoints = RunFolder(out).checkpoints()
+    assert checkpoints
+    assert [c.fault() for c in checkpoints] == [None] * len(checkpoints)
+
+
+def without_times(out: Path) -> list[dict[str, object]]:
+    timed = {"seconds", "img_per_s"}
+    return [{k: v for k, v in row.items() if k not in timed} for row in RunFolder(out).metrics()]
+
+
+def test_killed_runs_end_bit_equal(finished: Path, launch: Launch, tmp_path: Path) -> None:
+    out, moments = tmp_path / "run", random.Random(0)
+    kills = while_saving = 0
+    for turn in range(8):
+        (process,) = launch(tiny(), out)
+        wait_for_progress(out, process, newest_step(out))
+        if turn % 2:
+            while_saving += wait_for_saving(out)
+        else:
+            time.sleep(moments.uniform(0, 0.05))
+        process.kill()
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+        assert_all_intact(out)
+    assert kills == 8
+    assert while_saving >= 2
+    (process,) = launch(tiny(), out)
+    process.join()
+    assert process.exitcode == 0
+    assert final_state(out) == final_state(finished)
+    assert without_times(out) == without_times(finished)
+    assert not list((out / "checkpoints").glob(".*"))
+    assert len(RunFolder(out).environment()["resumed"]) == 8
+
+
+@pytest.mark.slow
+def test_fifty_kills_of_fresh_processes_end_bit_equal(tmp_path: Path) -> None:
+    config = tiny("train.epochs=60")
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(dump_config(config))
+    whole, out, moments = tmp_path / "whole", tmp_path / "run", random.Random(1)
+    train(config, whole, quiet=True)
+    command = [sys.executable, "-m", "saccade", "train", str(recipe), "--resume", "--quiet"]
+    kills = while_saving = 0
+    for turn in range(50):
+        process = subprocess.Popen([*command, "--out", str(out)], stdout=subprocess.DEVNULL)
+        wait_for_progress(out, process, newest_step(out))
+        if turn % 2:
+            while_saving += wait_for_saving(out)
+        else:
+            time.sleep(moments.uniform(0, 0.1))
+        process.kill()
+        kills += process.wait() == -signal.SIGKILL
+        assert_all_intact(out)
+    assert kills == 50
+    assert while_saving >= 10
+    subprocess.run([*command, "--out", str(out)], check=True)
+    assert final_state(out) == final_state(whole)
+    assert without_times(out) == without_times(whole)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "code"),
+    [(signal.SIGTERM, Preempted, 75), (signal.SIGINT, Interrupted, 130)],
+)
+def test_signal_saves_and_resumes_bit_equal(
+    finished: Path, tmp_path: Path, number: signal.Signals, kind: type, code: int
+) -> None:
+    out = tmp_path / "run"
+    config = tiny("run.checkpoint_every_epochs=100", "run.checkpoint_every_steps=null")
+
+    def send() -> None:
+        while len(RunFolder(out).metrics()) < 3:
+            time.sleep(0.001)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    with pytest.raises(kind, match="saved; go on with --resume") as caught:
+        train(config, out, quiet=True)
+    thread.join()
+    assert caught.value.exit_code == code
+    assert signal.getsignal(number) is not None
+    assert RunFolder(out).status()["state"] == "preempted"
+    assert len(RunFolder(out).checkpoints()) == 1
+    train(config, out, resume=True, quiet=True)
+    assert RunFolder(out).status()["state"] == "finished"
+    assert final_state(out) == final_state(finished)
+
+
+def stopped_early(out: Path, *overrides: str) -> None:
+    """Leave the run of `tiny` with two checkpoints, as a preemption would."""
+
+    def send() -> None:
+        while len(RunFolder(out).checkpoints()) < 2:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    with pytest.raises(Preempted):
+        train(tiny(*overrides), out, quiet=True)
+    thread.join()
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "no manifest", "missing"])
+def test_damaged_checkpoint_falls_back_to_the_one_before(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    out = tmp_path / "run"
+    stopped_early(out)
+    *_, before, last = RunFolder(out).checkpoints()
+    victim = last.path / "model.safetensors"
+    content = victim.read_bytes()
+    if damage == "truncate":
+        victim.write_bytes(content[: len(content) // 2])
+    elif damage == "flip":
+        victim.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "no manifest":
+        (last.path / "manifest.json").unlink()
+    else:
+        victim.unlink()
+    assert last.fault() is not None
+    assert RunFolder(out).newest_intact()[0] == before
+    train(tiny(), out, resume=True)
+    told = capsys.readouterr().err
+    assert f"damaged checkpoint: {last.path.name}" in told
+    assert f"going on from {before.path.name}" in told
+    assert final_state(out) == final_state(finished)
+
+
+def test_nothing_intact_starts_afresh(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    stopped_early(out)
+    for checkpoint in RunFolder(out).checkpoints():
+        (checkpoint.path / "trainer.json").write_text("{")
+    train(tiny(), out, resume=True, quiet=True)
+    assert final_state(out) == final_state(finished)
+    assert without_times(out) == without_times(finished)
+
+
+def test_finished_run_is_not_trained_again(finished: Path) -> None:
+    before = final_state(finished)
+    summary = train(tiny(), finished, resume=True, quiet=True)
+    assert summary == RunFolder(finished).summary()
+    assert final_state(finished) == before
+
+
+def test_existing_run_is_refused_without_resume(finished: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a run is there already; add --resume"):
+        train(tiny(), finished, quiet=True)
+
+
+def test_folder_with_other_things_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(ConfigError, match="not an empty folder"):
+        train(tiny(), tmp_path, quiet=True)
+
+
+def test_resume_with_another_configuration_is_refused(finished: Path) -> None:
+    with pytest.raises(ConfigError, match=r"optim.lr \(0.01 -> 0.02\)"):
+        train(tiny("optim.lr=0.02"), finished, resume=True, quiet=True)
+
+
+def test_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    stopped_early(out)
+    with RunFolder(out).locked(), pytest.raises(ConfigError, match="another process"):
+        train(tiny(), out, resume=True, quiet=True)

@@ -1,0 +1,77 @@
+"""A tiny run that finishes in a second, and processes to run it in.
+
+The processes are forked from a server that has imported torch already: real processes with real
+signals, without two seconds of imports each.
+"""
+
+import multiprocessing
+import os
+import socket
+import sys
+from pathlib import Path
+
+from saccade.config import Config, make_config, with_overrides
+from saccade.errors import SaccadeError
+from saccade.runs import RunFolder
+from saccade.train import train
+
+TINY = {
+    "model": {
+        "name": "vit_micro_patch4_32",
+        "overrides": {
+            "embed_dim": 16,
+            "depth": 1,
+            "num_heads": 2,
+            "mlp_hidden_dim": 32,
+            "proj_drop_rate": 0.1,
+        },
+    },
+    "data": {"name": "digits", "num_train": 200, "num_test": 61, "workers": 0},
+    "augment": {"crop_padding": 1},
+    "optim": {"lr": 0.01, "warmup_epochs": 1},
+    "train": {"epochs": 6, "batch_size": 24, "ema_decay": 0.9},
+    "run": {"checkpoint_every_steps": 2, "log_every_steps": 5},
+}
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["saccade.train", "torch._inductor", "accelerate", "sklearn.datasets"])
+
+
+def tiny(*overrides: str) -> Config:
+    return with_overrides(make_config(TINY), overrides)
+
+
+def final_state(out: Path) -> dict[str, bytes]:
+    """The bytes of everything that decides how a run would go on, at its last checkpoint."""
+    last = RunFolder(out).checkpoints()[-1]
+    assert last.fault() is None
+    names = ("model", "average", "best", "optimizer")
+    return {name: (last.path / f"{name}.safetensors").read_bytes() for name in names}
+
+
+def train_and_exit(config: Config, out: Path, environment: dict[str, str]) -> None:
+    """Body of a child process: train, resuming what is there, and exit as the tool would."""
+    os.environ.update(environment)
+    sys.stderr = (out.parent / f"stderr-{os.getpid()}").open("w")
+    try:
+        train(config, out, resume=True)
+    except SaccadeError as error:
+        (out.parent / f"error-{os.getpid()}").write_text(str(error))
+        sys.exit(error.exit_code)
+
+
+def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
