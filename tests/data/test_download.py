@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -120,6 +122,27 @@ def test_a_missing_file_and_a_missing_server_are_one_line(server: Server, tmp_pa
         download("http://127.0.0.1:9/file", tmp_path / "file", MD5)
     for error in (missing, refused):
         assert "\n" not in str(error.value)
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from saccade.data.download import download
+from saccade.errors import DataError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+try:
+    download(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+except DataError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL_DISK, server.url("/file"), str(tmp_path / "x"), MD5]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"cannot write {tmp_path}/x.part: File too large\n", "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_fetch_takes_the_second_address_and_cleans_up(

@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -6,7 +9,7 @@ from hypothesis import strategies as st
 from saccade.config import DataConfig
 from saccade.data import list_datasets, load_splits, stratified_split
 from saccade.data.splits import channel_statistics, stratified_subset
-from saccade.errors import DataError, UnknownNameError
+from saccade.errors import ConfigError, DataError, UnknownNameError
 
 LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=200).map(torch.tensor)
 
@@ -89,6 +92,19 @@ def test_a_set_that_is_not_cached_says_how_to_get_it(
     monkeypatch.setenv("SACCADE_DATA", str(tmp_path))
     with pytest.raises(DataError, match="saccade data fetch cifar10"):
         load_splits(DataConfig(name="cifar10"))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (DataConfig(image_size=32), "data.image_size=32: the images of digits are 8 x 8"),
+        (DataConfig(root=Path("x")), "data.root='x': digits is not read from files"),
+        (DataConfig(name="shapes", root=Path("x")), "data.root='x': shapes is not"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(config: DataConfig, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        load_splits(config)
 
 
 def test_the_table_lists_every_set() -> None:

@@ -25,7 +25,7 @@ from saccade.data.splits import (
     stratified_split,
     stratified_subset,
 )
-from saccade.errors import DataError
+from saccade.errors import ConfigError, DataError
 from saccade.registry import Registry
 
 _SHAPES_TRAIN, _SHAPES_TEST = 8000, 2000
@@ -58,12 +58,19 @@ def load_splits(config: DataConfig) -> Splits:
         DataError: The data set is missing or broken.
     """
     if config.name.startswith(HUB_PREFIX):
+        _refuse_root(config)
         return hold_out(*load_hub(config), config)
     return DATASETS[config.name].load(config)
 
 
 def split_arrays(arrays: Arrays, config: DataConfig) -> Splits:
     """Cut an in-memory data set into its splits and measure the training split."""
+    height, width = arrays.train_images.shape[-2:]
+    if config.image_size is not None and (config.image_size, config.image_size) != (height, width):
+        raise ConfigError(
+            f"data.image_size={config.image_size}: the images of {config.name} are {height} x "
+            f"{width} and stay so; shapes, folder and hf: sets take a size"
+        )
     train = Split(arrays.train_labels, arrays.train_images)
     test = Split(arrays.test_labels, arrays.test_images)
     return hold_out(train, test, arrays.class_names, config)
@@ -93,11 +100,22 @@ def _sample(train: Split) -> Tensor:
     return torch.stack([train.source.read(i * len(train) // count) for i in range(count)])
 
 
+def _load_digits(config: DataConfig) -> Splits:
+    _refuse_root(config)
+    return split_arrays(load_digits(), config)
+
+
 def _load_shapes(config: DataConfig) -> Splits:
+    _refuse_root(config)
     size = config.image_size or DEFAULT_SIZE
     train = shapes_split(config.num_train or _SHAPES_TRAIN, size, "train")
     test = shapes_split(config.num_test or _SHAPES_TEST, size, "test")
     return hold_out(train, test, SHAPES, config)
+
+
+def _refuse_root(config: DataConfig) -> None:
+    if config.root is not None:
+        raise ConfigError(f"data.root={str(config.root)!r}: {config.name} is not read from files")
 
 
 def _load_source(source: Source, config: DataConfig) -> Splits:
@@ -120,7 +138,7 @@ DATASETS.register(
     "digits",
     Entry(
         "1797 handwritten digits, 8 x 8, 10 classes (scikit-learn; no download)",
-        lambda config: split_arrays(load_digits(), config),
+        _load_digits,
     ),
 )
 DATASETS.register(

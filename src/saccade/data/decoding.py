@@ -8,6 +8,7 @@ image of the split stands in.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -52,7 +53,7 @@ def decode_batches(
         source: Reads one image.
         size: How many images the source has.
         requests: One for each batch.
-        workers: Processes to read with; 0 reads in this one.
+        workers: Processes to read with, at most one a core; 0 reads in this one.
         device: Where the images go.
 
     Raises:
@@ -62,7 +63,7 @@ def decode_batches(
         _Reader(source, size),
         batch_size=None,
         sampler=requests,  # asked for one at a time, as workers become free
-        num_workers=workers,
+        num_workers=min(workers, os.cpu_count() or 1),
         pin_memory=device.type == "cuda",
     )
     bad: dict[int, str] = {}

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from saccade.errors import DataError
@@ -37,16 +39,12 @@ def download(url: str, path: Path, md5: str, progress: Progress = lambda done, t
         return
     part = path.with_name(f"{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         _transfer(url, part, progress)
     except HTTPError as error:
         raise DataError(f"{url}: the server answers {error.code} {error.reason}") from None
-    except (URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+    except (OSError, http.client.HTTPException) as error:  # urllib's and the network's own
         reason = getattr(error, "reason", None) or error
         raise DataError(f"{url}: {reason or type(error).__name__}") from None
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise DataError(f"cannot write {path}: {error.strerror or error}") from None
     if (got := _md5(part)) != md5:
         part.unlink()
         raise DataError(f"{url}: the file has md5 {got}, wants {md5}")
@@ -68,13 +66,35 @@ def _transfer(url: str, part: Path, progress: Progress) -> None:
         done = have if resumed else 0
         length = response.headers.get("Content-Length")
         total = done + int(length) if length else None
-        with part.open("ab" if resumed else "wb") as file:
+        with _on_disk(part):
+            part.parent.mkdir(parents=True, exist_ok=True)
+            file = part.open("ab" if resumed else "wb", buffering=0)
+        with file:
             while chunk := response.read(_CHUNK):
-                file.write(chunk)
+                with _on_disk(part):
+                    _write_all(file, chunk)
                 done += len(chunk)
                 progress(done, total)
     if total is not None and done < total:
         raise ConnectionError(f"the connection broke after {done} of {total} bytes; try again")
+
+
+def _write_all(file: io.FileIO, chunk: bytes) -> None:
+    """A nearly full disk takes a part and says how much; asked again, it says why."""
+    rest = memoryview(chunk)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+@contextmanager
+def _on_disk(part: Path) -> Iterator[None]:
+    """Tell a full or read-only disk from a broken network, and free what was taken of it."""
+    try:
+        yield
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise DataError(f"cannot write {part}: {error.strerror or error}") from None
 
 
 def _starts_at(headers: http.client.HTTPMessage, position: int) -> bool:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -169,6 +170,8 @@ def _read_archives(source: Source, progress: Progress) -> Arrays:
             except DataError as error:
                 errors.append(str(error))
         else:
+            with suppress(OSError):
+                folder.rmdir()  # unless it holds what a next try can go on with
             raise DataError("; ".join(errors))
     arrays = read_local(source, folder)
     shutil.rmtree(folder)
