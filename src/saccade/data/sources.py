@@ -68,7 +68,7 @@ class Source:
         block_sha256: Checksums of equal consecutive parts of the training images, for sources
             that hold these parts in another order.
         archives: All of them together make the data set.
-        npm: A package of the npm registry that holds the data set too.
+        npm: An npm package that holds the data set too.
         folders: Where a system package puts it.
     """
 
