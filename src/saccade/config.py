@@ -222,6 +222,15 @@ class Config(Section):
     run: RunConfig = RunConfig()
 
     @model_validator(mode="after")
+    def _sharding_is_possible(self) -> Config:
+        if self.train.strategy == "fsdp":
+            if self.optim.name == "muon":
+                raise ValueError("optim.name='muon' needs whole matrices: use train.strategy=ddp")
+            if self.train.precision == "fp16":
+                raise ValueError("train.precision='fp16' with strategy='fsdp': use bf16")
+        return self
+
+    @model_validator(mode="after")
     def _validation_where_needed(self) -> Config:
         if self.data.val_fraction > 0:
             return self

@@ -72,13 +72,7 @@ class RunFolder:
     def create(cls, path: str | Path, config: Config) -> RunFolder:
         """Make a new run folder; one that has a run in it already is refused."""
         run = cls(path)
-        if run.exists():
-            raise ConfigError(
-                f"--out {str(path)!r}: a run is there already; add --resume to go on with it, or "
-                "choose another folder"
-            )
-        if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
-            raise ConfigError(f"--out {str(path)!r}: exists and is not an empty folder")
+        run.check_free()
         (run.path / "checkpoints").mkdir(parents=True, exist_ok=True)
         _write_atomically(run.path / "config.yaml", dump_config(config))
         return run
@@ -90,6 +84,16 @@ class RunFolder:
         if not run.exists():
             raise ConfigError(f"{str(path)!r} is not a run folder: it has no config.yaml")
         return run
+
+    def check_free(self) -> None:
+        """Refuse a folder that has a run, or anything else, in it."""
+        if self.exists():
+            raise ConfigError(
+                f"--out {str(self.path)!r}: a run is there already; add --resume to go on with "
+                "it, or choose another folder"
+            )
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise ConfigError(f"--out {str(self.path)!r}: exists and is not an empty folder")
 
     def exists(self) -> bool:
         """Whether a run was started here."""

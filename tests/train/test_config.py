@@ -81,6 +81,12 @@ def test_what_watches_validation_needs_it() -> None:
             load_config("digits-quick", [override, "data.val_fraction=0"])
 
 
+def test_what_cannot_be_sharded_is_refused() -> None:
+    for override in ("optim.name=muon", "train.precision=fp16"):
+        with pytest.raises(ConfigError, match="use"):
+            load_config("digits-quick", [override, "train.strategy=fsdp"])
+
+
 def test_override_does_not_touch_the_original() -> None:
     config = make_config({"model": {"overrides": {"depth": 2}}})
     changed = with_overrides(config, ["model.overrides.depth=3"])

@@ -34,7 +34,9 @@ TINY = {
 }
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["saccade.train", "torch._inductor", "accelerate", "sklearn.datasets"])
+PROCESSES.set_forkserver_preload(
+    ["saccade.train", "torch._inductor", "accelerate", "sklearn.datasets"]
+)
 
 
 def tiny(*overrides: str) -> Config:

@@ -14,7 +14,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that the device or the host has no memory left."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    words = (
+        "can't allocate memory",
+        "could not create a primitive",
+    )  # torch's and oneDNN's, on CPU
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
 def batch_that_fits(

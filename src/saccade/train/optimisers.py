@@ -89,16 +89,19 @@ def hidden_matrices(model: nn.Module) -> set[str]:
     }
 
 
-def build_optimisers(model: nn.Module, optim: OptimConfig) -> list[Optimizer]:
+def build_optimisers(
+    model: nn.Module, optim: OptimConfig, *, fused: bool = True
+) -> list[Optimizer]:
     """The optimiser of the configuration, as a list: Muon comes with an AdamW.
 
     Args:
         model: The bare network, whose parameter names decide the groups.
         optim: Name and settings.
+        fused: One kernel for all weights; sharded weights cannot have it.
     """
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if optim.name != "muon":
-        return [_build(optim.name, _groups(named, undecayed(model), optim), optim)]
+        return [_build(optim.name, _groups(named, undecayed(model), optim), optim, fused)]
     hidden = hidden_matrices(model)
     rest = {name: p for name, p in named.items() if name not in hidden}
     group = {
@@ -107,7 +110,7 @@ def build_optimisers(model: nn.Module, optim: OptimConfig) -> list[Optimizer]:
         "weight_decay": optim.weight_decay,
     }
     muon = MaskedMuon([group], lr=optim.muon_lr, momentum=optim.momentum, nesterov=optim.nesterov)
-    return [muon, _build("adamw", _groups(rest, undecayed(model), optim), optim)]
+    return [muon, _build("adamw", _groups(rest, undecayed(model), optim), optim, fused)]
 
 
 def update_learning_rate(optimisers: Iterable[Optimizer], factor: float) -> None:
@@ -130,11 +133,11 @@ def _groups(
     ]
 
 
-def _build(name: str, groups: list[dict[str, Any]], optim: OptimConfig) -> Optimizer:
+def _build(name: str, groups: list[dict[str, Any]], optim: OptimConfig, fused: bool) -> Optimizer:
     if name == "lion":
         return Lion(groups, lr=optim.lr, betas=optim.betas)
     if name == "sgd":
         nesterov = optim.nesterov
-        return SGD(groups, lr=optim.lr, momentum=optim.momentum, nesterov=nesterov, fused=True)
+        return SGD(groups, lr=optim.lr, momentum=optim.momentum, nesterov=nesterov, fused=fused)
     kind = AdamW if name == "adamw" else Adam
-    return kind(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True)
+    return kind(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=fused)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -25,6 +25,8 @@ from saccade.train.stops import stop_signals
 from saccade.train.trackers import Tracker, open_trackers
 
 __all__ = ["train"]
+
+T = TypeVar("T")
 
 CHANGEABLE = {
     "data.root",
@@ -49,11 +51,12 @@ RESUMABLE = "what was saved before is intact, go on with --resume"
 
 @dataclass
 class Start:
-    """What the main process found or made: a folder, and the checkpoint to go on from."""
+    """What the main process found: the checkpoint to go on from, damage, or a finished run."""
 
     run: RunFolder
-    checkpoint: Checkpoint | None
-    faults: list[str]
+    checkpoint: Checkpoint | None = None
+    faults: list[str] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
 
 
 def train(
@@ -79,11 +82,13 @@ def train(
     _check_machine(config)
     ranks = connect(config.train.device)
     try:
-        start = _agree(ranks, config, RunFolder(out), resume=resume)
-        if summary := ranks.from_main(start.run.summary()):
-            return dict(summary)
+        run = RunFolder(out)
+        start = _agree(ranks, run, lambda: _look(run, config, resume=resume))
+        if start.summary:
+            return start.summary
         splits = load_splits(config.data)
-        with start.run.locked() if ranks.is_main else nullcontext():
+        _agree(ranks, run, lambda: _prepare(start, config))
+        with run.locked() if ranks.is_main else nullcontext():
             return _train(config, splits, start, ranks, quiet=quiet)
     finally:
         ranks.close()
@@ -115,8 +120,7 @@ def _train(
         if ranks.is_main:
             _describe(start, splits, ranks, config)
         try:
-            with _failures(trainer):
-                summary = trainer.fit()
+            summary = _fit(trainer)
         finally:
             reporter.close()
             for tracker in trackers:
@@ -139,32 +143,43 @@ def _check_machine(config: Config) -> None:
     torch.set_float32_matmul_precision("high" if use_cuda else "highest")
 
 
-def _agree(ranks: Ranks, config: Config, run: RunFolder, *, resume: bool) -> Start:
-    """Open the folder in the main process and tell the others what came of it."""
-    outcome: Start | str = ""
+def _agree(ranks: Ranks, run: RunFolder, act: Callable[[], T]) -> T:
+    """Do something to the folder in the main process and tell the others what came of it."""
+    outcome: tuple[T | None, str] = (None, "")
     if ranks.is_main:
         try:
-            outcome = _open(config, run, resume=resume)
+            outcome = (act(), "")
         except SaccadeError as error:
-            outcome = str(error)
+            outcome = (None, str(error))
         except OSError as error:
-            outcome = f"--out {str(run.path)!r}: cannot write there: {error.strerror or error}"
-    outcome = ranks.from_main(outcome)
-    if isinstance(outcome, str):
-        raise ConfigError(outcome)
-    return outcome
+            reason = f"cannot write there: {error.strerror or error}"
+            outcome = (None, f"--out {str(run.path)!r}: {reason}")
+    value, fault = ranks.from_main(outcome)
+    if fault:
+        raise ConfigError(fault)
+    return cast(T, value)
 
 
-def _open(config: Config, run: RunFolder, *, resume: bool) -> Start:
+def _look(run: RunFolder, config: Config, *, resume: bool) -> Start:
+    """See what is in the folder; change nothing."""
     if not (resume and run.exists()):
-        return Start(RunFolder.create(run.path, config), None, [])
+        run.check_free()
+        return Start(run)
     _check_same(run.config(), config)
+    checkpoint, faults = run.newest_intact()
+    return Start(run, checkpoint, faults, run.summary())
+
+
+def _prepare(start: Start, config: Config) -> None:
+    """Make the folder, or clear it of what a killed process left behind."""
+    run = start.run
+    if not run.exists():
+        RunFolder.create(run.path, config)
+        return
     with run.locked():
-        checkpoint, faults = run.newest_intact()
-        run.clear_leftovers(newest=checkpoint.step if checkpoint else -1)
-        if checkpoint is None:
+        run.clear_leftovers(newest=start.checkpoint.step if start.checkpoint else -1)
+        if start.checkpoint is None:
             run.rewind_metrics(0)
-    return Start(run, checkpoint, faults)
 
 
 def _check_same(saved: Config, asked: Config) -> None:
@@ -194,35 +209,31 @@ def _describe(start: Start, splits: Splits, ranks: Ranks, config: Config) -> Non
         run.write("environment.json", {**known, "resumed": resumed})
 
 
-@contextmanager
-def _failures(trainer: Trainer) -> Iterator[None]:
-    """Turn what stops a run into one clear error, and note it in `status.json`."""
-    memory_is_out = False
+def _fit(trainer: Trainer) -> dict[str, Any]:
+    """Train; turn what stops a run into one clear error, and note it in `status.json`."""
     try:
         trainer.write_status("running")
-        yield
-        return
+        return trainer.fit()
     except Preempted as error:
         trainer.write_status("preempted", str(error))
         raise
     except SaccadeError as error:
-        trainer.write_status("failed", str(error))
+        _try_status(trainer, str(error))
         raise
     except OSError as error:
-        failure = TrainingError(f"cannot write to {str(trainer.run.path)!r}: {_reason(error)}")
+        failure: TrainingError | None = TrainingError(
+            f"cannot write to {str(trainer.run.path)!r}: {error.strerror or error}; {RESUMABLE}"
+        )
     except (RuntimeError, MemoryError) as error:
-        memory_is_out = is_out_of_memory(error)
-        if not memory_is_out and not _is_lost_peer(error, trainer.ranks):
-            raise
-        failure = TrainingError(f"lost another process of the run; {RESUMABLE}")
-    if memory_is_out:  # outside of the handler, whose traceback holds on to the step's tensors
-        failure = _out_of_memory(trainer)
+        failure = None
+        if not is_out_of_memory(error):
+            if not _is_lost_peer(error, trainer.ranks):
+                raise
+            failure = TrainingError(f"lost another process of the run; {RESUMABLE}")
+    # Out of the handlers, whose tracebacks hold on to the tensors of the step.
+    failure = failure or _out_of_memory(trainer)
     _try_status(trainer, str(failure))
     raise failure
-
-
-def _reason(error: OSError) -> str:
-    return f"{error.strerror or error}; {RESUMABLE}"
 
 
 def _is_lost_peer(error: BaseException, ranks: Ranks) -> bool:

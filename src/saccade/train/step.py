@@ -57,14 +57,14 @@ class Stepper:
         self.model: nn.Module = self.wrapped
         if config.train.compile:
             self.model = torch.compile(self.wrapped)  # type: ignore[assignment]
-        self.optimisers = build_optimisers(network, config.optim)
+        self.sharded = ranks.world_size > 1 and config.train.strategy == "fsdp"
+        self.optimisers = build_optimisers(network, config.optim, fused=not self.sharded)
         self.scaler = torch.amp.GradScaler(
             ranks.device.type, enabled=config.train.precision == "fp16"
         )
         decay = config.train.ema_decay
         self.average = MovingAverage(network, decay) if decay is not None else None
         self.guard = FiniteGuard(ranks.device)
-        self.sharded = ranks.world_size > 1 and config.train.strategy == "fsdp"
         self._params = [p for p in network.parameters() if p.requires_grad]
         self.set_totals(0.0, 0, 0)
 

@@ -1,0 +1,182 @@
+"""What can go wrong in a run: each ends with one clear line, and nothing saved is lost."""
+
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from saccade.config import Config
+from saccade.data import Batch
+from saccade.errors import ConfigError, DataError, SaccadeError, TrainingError
+from saccade.runs import RunFolder
+from saccade.train import build_model, train
+from saccade.train.distributed import connect
+from saccade.train.guard import FiniteGuard
+from saccade.train.step import Stepper
+from saccade.train.weights import snapshot
+from tests.train.test_resume import stopped_early
+from tests.train.tiny_runs import PROCESSES, final_state, tiny
+
+
+def make_stepper(config: Config) -> tuple[Stepper, Batch]:
+    from saccade.data import load_splits, make_loader
+
+    splits = load_splits(config.data)
+    torch.manual_seed(0)
+    network = build_model(config, splits.info)
+    loader = make_loader(
+        splits.train,
+        splits.info,
+        batch_size=8,
+        augment=None,
+        seed=0,
+        device="cpu",
+        shuffle=True,
+    )
+    return Stepper(network, config, connect("cpu")), next(loader.epoch(0))
+
+
+def test_guard_remembers_the_first_bad_step() -> None:
+    guard = FiniteGuard(torch.device("cpu"))
+    one, nan = torch.tensor(1.0), torch.tensor(float("nan"))
+    guard.watch(0, one, one)
+    assert guard.bad_step() == -1
+    assert guard.found_inf == 0
+    guard.watch(1, one, nan)
+    guard.watch(2, nan, nan)
+    guard.watch(3, one, one)
+    assert guard.bad_step() == 1
+    assert guard.found_inf == 1
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "lion", "muon"])
+def test_overflow_takes_no_step_and_names_the_layer(name: str) -> None:
+    config = tiny(f"optim.name={name}", "model.overrides.depth=2", "train.ema_decay=null")
+    stepper, batch = make_stepper(config)
+    stepper.run(batch, 0, 1.0)
+    assert stepper.guard.bad_step() == -1
+    with torch.no_grad():
+        stepper.network.get_parameter("blocks.1.mlp.fc1.weight").fill_(3e38)
+    before = snapshot(stepper.network)
+    stepper.run(batch, 1, 1.0)
+    stepper.run(batch, 2, 1.0)
+    assert stepper.guard.bad_step() == 1
+    for key, tensor in snapshot(stepper.network).items():
+        assert torch.equal(tensor, before[key]), key
+    assert stepper.replay(batch, 1) == "output of blocks.1.mlp.fc1"
+
+
+def test_finite_step_has_no_bad_layer() -> None:
+    stepper, batch = make_stepper(tiny())
+    assert stepper.replay(batch, 0) is None
+
+
+def test_run_that_diverges_stops_and_names_where(tmp_path: Path) -> None:
+    config = tiny(
+        "optim.name=sgd", "optim.lr=1e37", "optim.clip_norm=null", "optim.warmup_epochs=0"
+    )
+    with pytest.raises(TrainingError, match=r"(not finite)") as caught:
+        train(config, tmp_path / "run", quiet=True)
+    message = str(caught.value)
+    assert "blocks.0" in message or "patch_embed" in message or "head" in message
+    assert caught.value.exit_code == 4
+    run = RunFolder(tmp_path / "run")
+    assert run.status()["state"] == "failed"
+    assert run.status()["message"] == message
+    assert run.summary() == {}
+
+
+def train_with_small_files(config: Config, out: Path, limit: int) -> None:
+    """Body of a child process whose files cannot grow past `limit` bytes, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        train(config, out, resume=True, quiet=True)
+    except SaccadeError as error:
+        (out.parent / "message").write_text(str(error))
+        sys.exit(error.exit_code)
+
+
+def test_full_disk_loses_nothing(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    stopped_early(out)
+    before = [c.step for c in RunFolder(out).checkpoints()]
+    largest = max(f.stat().st_size for f in RunFolder(out).checkpoints()[-1].path.iterdir())
+    process = PROCESSES.Process(target=train_with_small_files, args=(tiny(), out, largest - 1000))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 4
+    message = (tmp_path / "message").read_text()
+    assert "cannot write to" in message
+    assert "go on with --resume" in message
+    assert [c.step for c in RunFolder(out).checkpoints()] == before
+    assert [c.fault() for c in RunFolder(out).checkpoints()] == [None] * len(before)
+    assert not list((out / "checkpoints").glob(".writing-*"))
+    train(tiny(), out, resume=True, quiet=True)
+    assert final_state(out) == final_state(finished)
+
+
+def test_unwritable_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (Path("/proc/nowhere/run"), tmp_path / "file" / "run"):
+        with pytest.raises(ConfigError, match=r"--out '.*run'.*(cannot write|not an empty)"):
+            train(tiny(), out, quiet=True)
+
+
+def test_missing_data_is_a_data_error_and_leaves_no_folder(tmp_path: Path) -> None:
+    config = tiny("data.name=folder", f"data.root={tmp_path / 'absent'}", "data.num_train=null")
+    with pytest.raises(DataError, match="absent"):
+        train(config, tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_missing_tracker_says_what_to_install(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    missing = [n for n in ("tensorboard", "trackio") if not _installed(n)]
+    if not missing:
+        pytest.skip("both trackers are installed")
+    with pytest.raises(ConfigError, match=r"pip install 'saccade\[track\]'"):
+        train(tiny(f"run.trackers=[{missing[0]}]"), tmp_path / "run", quiet=True)
+
+
+def _installed(name: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(name) is not None
+
+
+def test_batch_that_ranks_cannot_share_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="equal pieces"):
+        tiny("train.accumulation=5")
+
+
+def train_with_little_memory(config: Config, out: Path) -> None:
+    """Body of a child process that may use half a GiB more than it has now."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**29, used + 2**29))
+    try:
+        train(config, out, quiet=True)
+    except SaccadeError as error:
+        (out.parent / "message").write_text(str(error))
+        sys.exit(error.exit_code)
+
+
+def test_out_of_memory_says_what_fits(tmp_path: Path) -> None:
+    config = tiny(
+        "model.overrides={embed_dim: 256, depth: 12, num_heads: 8, patch_size: 1}",
+        "data.num_train=null",
+        "data.val_fraction=0.1",
+        "train.batch_size=1024",
+        "train.ema_decay=null",
+    )
+    process = PROCESSES.Process(target=train_with_little_memory, args=(config, tmp_path / "run"))
+    process.start()
+    process.join(120)
+    assert process.exitcode == 4
+    message = (tmp_path / "message").read_text()
+    assert "1024 images at once do not fit" in message
+    assert "train.accumulation=" in message
+    fits = int(message.split(" do: use")[0].split()[-1])
+    assert 1 <= fits < 1024
+    assert f"train.accumulation={1024 // fits} " in message

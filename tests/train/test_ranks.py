@@ -1,0 +1,148 @@
+"""Several real processes over gloo: exact sums, one dying, resuming on another number of them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from saccade.config import dump_config
+from saccade.data import load_splits, make_loader
+from saccade.runs import RunFolder
+from saccade.train import evaluate, load_model, train
+from saccade.train.distributed import connect
+from tests.train.conftest import Launch
+from tests.train.tiny_runs import PROCESSES, final_state, free_port, rank_environment, tiny
+
+STILL = "model.overrides.proj_drop_rate=0"
+"""Dropout differs from rank to rank; without it the number of ranks changes only rounding."""
+
+
+def evaluate_on_ranks(out: Path, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    ranks = connect("cpu")
+    model, info = load_model(RunFolder(out))
+    loader = make_loader(
+        load_splits(tiny().data).test,
+        info,
+        batch_size=10,
+        augment=None,
+        seed=0,
+        device=ranks.device,
+        shuffle=False,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+    )
+    found = evaluate(model, loader, num_classes=10, ranks=ranks)
+    counts = [found.correct, found.correct_top5, found.count, found.confusion.tolist()]
+    path = out.parent / f"counts-{ranks.world_size}-{ranks.rank}.json"
+    path.write_text(json.dumps([*counts, found.bin_counts.tolist()]))
+    ranks.close()
+
+
+def test_one_two_and_three_ranks_count_the_same(finished: Path) -> None:
+    counts = []
+    for world_size in (1, 2, 3):
+        port = free_port()
+        environments = [
+            rank_environment(r, world_size, port) if world_size > 1 else {}
+            for r in range(world_size)
+        ]
+        processes = [
+            PROCESSES.Process(target=evaluate_on_ranks, args=(finished, environment))
+            for environment in environments
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(60)
+            assert process.exitcode == 0
+        for rank in range(world_size):
+            path = finished.parent / f"counts-{world_size}-{rank}.json"
+            counts.append(json.loads(path.read_text()))
+    assert len(counts) == 6
+    assert counts[0][2] == 61
+    assert all(found == counts[0] for found in counts)
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(RunFolder(out).checkpoints()[-1].path / "model.safetensors")
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_ranks_train_what_one_does(launch: Launch, tmp_path: Path, strategy: str) -> None:
+    overrides = [STILL, "train.epochs=1", "optim.name=sgd", "run.checkpoint_every_steps=null"]
+    train(tiny(*overrides), tmp_path / "one", quiet=True)
+    config = tiny(*overrides, f"train.strategy={strategy}")
+    for process in launch(config, tmp_path / "two", world_size=2):
+        process.join(90)
+        assert process.exitcode == 0
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert one.keys() == two.keys()
+    for key, tensor in one.items():
+        torch.testing.assert_close(two[key], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_rank_killed_ends_the_others_and_the_run_resumes_on_one(
+    launch: Launch, tmp_path: Path
+) -> None:
+    out, config = tmp_path / "run", tiny("train.epochs=40", STILL)
+    main, other = launch(config, out, world_size=2)
+    deadline = time.monotonic() + 60
+    while not RunFolder(out).checkpoints() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    other.kill()
+    main.join(60)
+    assert main.exitcode == 4
+    assert "lost another process" in (tmp_path / f"error-{main.pid}").read_text()
+    assert RunFolder(out).status()["state"] == "failed"
+    left = RunFolder(out).newest_intact()[0]
+    assert left is not None
+    summary = train(tiny("train.epochs=40", STILL), out, resume=True, quiet=True)
+    assert summary["epochs"] == 40
+    assert RunFolder(out).environment()["resumed"][0]["step"] == left.step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_ranks_change_between_stop_and_resume(
+    launch: Launch, tmp_path: Path, strategy: str
+) -> None:
+    overrides = [STILL, "optim.name=sgd", "train.epochs=30", f"train.strategy={strategy}"]
+    train(tiny(*overrides), tmp_path / "whole", quiet=True)
+    out = tmp_path / "run"
+    for world_size in (2, 3, 1):
+        processes = launch(tiny(*overrides), out, world_size=world_size)
+        if world_size > 1:
+            before = len(RunFolder(out).metrics("epoch"))
+            deadline = time.monotonic() + 60
+            while len(RunFolder(out).metrics("epoch")) < before + 2:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            os.kill(processes[-1].pid, signal.SIGTERM)
+        for process in processes:
+            process.join(120)
+            assert process.exitcode == (75 if world_size > 1 else 0)
+    whole, pieces = weights(tmp_path / "whole"), weights(out)
+    for key, tensor in whole.items():
+        torch.testing.assert_close(pieces[key], tensor, rtol=1e-2, atol=1e-3)
+    assert RunFolder(out).summary()["epochs"] == 30
+
+
+@pytest.mark.slow
+def test_torchrun_trains_and_repeats_itself(tmp_path: Path) -> None:
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(dump_config(tiny()))
+    for name in ("first", "second"):
+        out = str(tmp_path / name)
+        words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
+        words += [str(free_port()), "-m", "saccade", "train", str(recipe), "--out", out, "--json"]
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout)["epochs"] == 6
+    assert final_state(tmp_path / "first") == final_state(tmp_path / "second")
