@@ -9,6 +9,8 @@ from tiny_models import example, tiny_model
 from torch import nn
 
 from saccade import create_model, list_attentions
+from saccade.models import ViTConfig
+from saccade.models.config import override
 
 
 @pytest.mark.parametrize("attention", list_attentions())
@@ -110,11 +112,12 @@ def test_other_channels_drop_the_normalisation() -> None:
 
 
 def test_another_attention_drops_the_options_of_the_old_one() -> None:
-    model = create_model("taylorir_small", depth=1, attention_options={"N0": 5})
-    assert model.N0 == 5
-    with torch.device("meta"):
-        named = create_model("vit_cifar", "performer", attention_options={"num_features": 8})
-    assert named.blocks[0].attn.core.num_features == 8
+    config = ViTConfig(attention="taylor", attention_options={"N0": 5}, feature_seed=1)
+    assert override(config, {"depth": 1}).attention_options == {"N0": 5}
+    assert override(config, {"attention": "taylor"}).attention_options == {"N0": 5}
+    assert override(config, {"attention": "performer"}).attention_options == {}
+    given = {"attention": "performer", "attention_options": {"num_features": 8}}
+    assert override(config, given).attention_options == {"num_features": 8}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

@@ -88,8 +88,6 @@ class Stem(nn.Module):
             if isinstance(module, nn.Conv2d):
                 height, width = height // module.stride[0], width // module.stride[1]
                 total += 2 * height * width * module.weight.numel()
-            elif isinstance(module, nn.MaxPool2d):
-                height, width = height // 2, width // 2
         return total
 
 
