@@ -10,6 +10,7 @@ from saccade.ops.linear.feature_maps import (
     gelu,
     relu,
 )
+from saccade.ops.linear.performer import performer_attention
 from saccade.ops.linear.projection import orthogonal_projection
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "linear_attention",
     "linear_weights",
     "orthogonal_projection",
+    "performer_attention",
     "relu",
 ]

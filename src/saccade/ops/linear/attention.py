@@ -6,7 +6,8 @@
 with the state S = sum_j phi_k_j v_j^T.
 
 (Transformers are RNNs, arXiv:2006.16236; Performer, arXiv:2009.14794.)
-Cost: 4 N M (E+1) FLOPs a head; memory N (M + E). Sums are float32, or float64 for float64.
+Cost: 4 N M (E+1) FLOPs a head; memory N (M + E). Sums are float32, or float64 for float64. Fused
+(`backend="triton"`) the operands of products are rounded to the dtype of v, half precision or not.
 
 # DEVIATION: the usual form adds eps to the denominator alone, so rows no longer sum to one when
 # their weights are small. Added to every weight instead, a query that matches nothing attends to
@@ -19,7 +20,6 @@ from torch import Tensor
 from saccade.errors import ConfigError
 from saccade.ops.arguments import (
     Backend,
-    check_backend,
     check_key_mask,
     check_qk,
     check_values,
@@ -27,8 +27,9 @@ from saccade.ops.arguments import (
     in_full_precision,
     select_queries,
 )
+from saccade.ops.linear.backends import runs_fused
 
-__all__ = ["linear_attention", "linear_weights"]
+__all__ = ["check_eps", "linear_attention", "linear_weights"]
 
 _NAMES = ("phi_q", "phi_k")
 
@@ -51,7 +52,7 @@ def linear_attention(
         v: Values (B, H, S, E), in any dtype: features are often kept in a wider one.
         eps: Added to every weight before rows are normalised.
         key_mask: (B, S), True = attend. A sample that masks every key gets 0.
-        backend: `torch`, or `auto`, the best there is.
+        backend: `torch`, `triton` (fused), or `auto`, the best there is.
 
     Returns:
         (B, H, N, E) in the dtype of v.
@@ -59,8 +60,9 @@ def linear_attention(
     check_qk(phi_q, phi_k, names=_NAMES)
     check_values(v, phi_k, keys_name="phi_k")
     check_key_mask(key_mask, phi_k)
-    check_backend(backend, ("auto", "torch"))
-    _check_eps(eps)
+    check_eps(eps)
+    if runs_fused(backend, v):
+        return _fused(phi_q, phi_k, v, eps, key_mask)
     dtype = compute_dtype(torch.promote_types(phi_q.dtype, v.dtype))
     query, key, value = phi_q.to(dtype), phi_k.to(dtype), v.to(dtype)
     count: Tensor | int = phi_k.shape[2]
@@ -75,6 +77,23 @@ def linear_attention(
     return (mixed / total.masked_fill(total == 0, 1)).to(v.dtype)
 
 
+def _fused(phi_q: Tensor, phi_k: Tensor, v: Tensor, eps: float, key_mask: Tensor | None) -> Tensor:
+    from saccade.ops.linear.triton import fused
+
+    return fused(
+        phi_q,
+        phi_k,
+        v,
+        None,
+        feature_map="identity",
+        scale=1.0,
+        constant=0.0,
+        eps=eps,
+        key_mask=key_mask,
+        precision="ieee",
+    )
+
+
 @in_full_precision
 def linear_weights(
     phi_q: Tensor,
@@ -87,7 +106,7 @@ def linear_weights(
     """The weights of chosen queries, (B, H, Q, S), rows summing to one."""
     check_qk(phi_q, phi_k, names=_NAMES)
     check_key_mask(key_mask, phi_k)
-    _check_eps(eps)
+    check_eps(eps)
     dtype = compute_dtype(phi_q.dtype)
     weights = select_queries(phi_q, queries).to(dtype) @ phi_k.to(dtype).mT + eps
     if key_mask is not None:
@@ -96,6 +115,7 @@ def linear_weights(
     return (weights / total.masked_fill(total == 0, 1)).to(phi_q.dtype)
 
 
-def _check_eps(eps: float) -> None:
+def check_eps(eps: float) -> None:
+    """Refuse an eps that is negative or not finite."""
     if not 0 <= eps < torch.inf:
         raise ConfigError(f"eps={eps!r}; expected a finite number that is not negative")

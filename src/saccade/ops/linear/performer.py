@@ -1,0 +1,126 @@
+"""`performer_attention`: a random feature map and linear attention in one function.
+
+    o_i = sum_j w_ij v_j / sum_j w_ij,   w_ij = phi(q_i).phi(k_j) + eps
+
+with phi of `feature_maps.py` over a fixed projection W (M, D) (Performer, arXiv:2009.14794).
+Cost: 2 (N + S) M (D + E + 1) FLOPs a head. Fused, the features (B, H, N, M) are never stored, and
+memory beside q, k, v and the output is M E a head.
+"""
+
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from saccade.errors import ConfigError, UnknownNameError
+from saccade.ops.arguments import (
+    Backend,
+    check_key_mask,
+    check_qkv,
+    in_full_precision,
+    resolve_scale,
+)
+from saccade.ops.linear import feature_maps
+from saccade.ops.linear.attention import check_eps, linear_attention
+from saccade.ops.linear.backends import runs_fused
+
+__all__ = ["FeatureMap", "Precision", "performer_attention"]
+
+FeatureMap = Literal["favor_softmax", "relu", "exp", "gelu", "elu"]
+Precision = Literal["ieee", "tf32x3", "tf32"]
+
+_FEATURE_EPS = {"favor_softmax": 1e-6, "relu": 1e-3, "exp": 1e-6, "gelu": 1e-3, "elu": 1e-6}
+
+
+@in_full_precision
+def performer_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    projection: Tensor,
+    *,
+    feature_map: FeatureMap = "favor_softmax",
+    scale: float | None = None,
+    feature_eps: float | None = None,
+    eps: float = 1e-6,
+    key_mask: Tensor | None = None,
+    precision: Precision = "ieee",
+    backend: Backend = "auto",
+) -> Tensor:
+    """Attend with random features of q and k.
+
+    Args:
+        q: Queries (B, H, N, D), in any strides.
+        k: Keys (B, H, S, D).
+        v: Values (B, H, S, E).
+        projection: W (M, D), see `orthogonal_projection`. Fused, it gets no gradient.
+        feature_map: A random feature map of this folder.
+        scale: Factor of the scores; 1/sqrt(D) by default.
+        feature_eps: Added to every feature; by default what the feature map adds.
+        eps: Added to every weight before rows are normalised.
+        key_mask: (B, S), True = attend. A sample that masks every key gets 0.
+        precision: How the fused kernels multiply float32: exactly, or by TF32 products, three of
+            them or one. torch follows `torch.set_float32_matmul_precision`.
+        backend: `torch`, `triton` (fused), or `auto`, the best there is.
+
+    Returns:
+        (B, H, N, E) in the dtype of v.
+    """
+    check_qkv(q, k, v)
+    check_key_mask(key_mask, k)
+    check_eps(eps)
+    if feature_map not in get_args(FeatureMap):
+        raise UnknownNameError("feature map", feature_map, get_args(FeatureMap))
+    if precision not in get_args(Precision):
+        raise UnknownNameError("precision", precision, get_args(Precision))
+    if projection.dim() != 2 or projection.shape[1] != q.shape[-1]:
+        raise ConfigError(
+            f"projection has shape {tuple(projection.shape)}; expected (M, {q.shape[-1]})"
+        )
+    scale = resolve_scale(scale, q.shape[-1])
+    if scale < 0:
+        raise ConfigError(f"scale={scale!r}; feature maps need a scale that is not negative")
+    feature_eps = _FEATURE_EPS[feature_map] if feature_eps is None else feature_eps
+    if not runs_fused(backend, v, head_dim=q.shape[-1], projection=projection):
+        phi_q = _features(q, projection, feature_map, scale, feature_eps, is_query=True)
+        phi_k = _features(
+            k, projection, feature_map, scale, feature_eps, is_query=False, key_mask=key_mask
+        )
+        return linear_attention(phi_q, phi_k, v, eps=eps, key_mask=key_mask, backend="torch")
+    from saccade.ops.linear.triton import fused
+
+    shift = feature_maps.GELU_SHIFT if feature_map == "gelu" else 0.0
+    return fused(
+        q,
+        k,
+        v,
+        projection,
+        feature_map=feature_map,
+        scale=scale,
+        constant=shift + feature_eps,
+        eps=eps * projection.shape[0],
+        key_mask=key_mask,
+        precision=precision,
+    )
+
+
+def _features(
+    x: Tensor,
+    projection: Tensor,
+    feature_map: FeatureMap,
+    scale: float,
+    eps: float,
+    *,
+    is_query: bool,
+    key_mask: Tensor | None = None,
+) -> Tensor:
+    if feature_map == "favor_softmax":
+        return feature_maps.favor_softmax(
+            x, projection, is_query=is_query, scale=scale, eps=eps, key_mask=key_mask
+        )
+    maps = {
+        "relu": feature_maps.relu,
+        "exp": feature_maps.exp,
+        "gelu": feature_maps.gelu,
+        "elu": feature_maps.elu,
+    }
+    return maps[feature_map](x, projection, scale=scale, eps=eps)

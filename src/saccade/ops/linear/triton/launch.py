@@ -1,0 +1,265 @@
+"""Block sizes, workspaces and launches: from tensors to the kernels of `state` and `tokens`."""
+
+# mypy: disable-error-code="no-untyped-call"
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from saccade.ops.linear.triton import state, tokens
+
+__all__ = [
+    "INTERPRETED",
+    "Call",
+    "HeadState",
+    "QueryRows",
+    "head_state",
+    "key_gradient",
+    "mix",
+    "on_device",
+    "query_gradient",
+]
+
+INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
+
+# A piece of the tokens is long enough to be worth its partial state, and there are enough pieces
+# to fill the device a few times over.
+MIN_CHUNK = 512
+PROGRAMS_PER_PROCESSOR = 4
+PROCESSORS_WITHOUT_A_GPU = 16
+
+
+def on_device(x: Tensor) -> AbstractContextManager[object]:
+    """Launch on the device of x."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def _padded(width: int) -> int:
+    return max(16, int(triton.next_power_of_2(width)))
+
+
+def _parts_of(projection: Tensor, dtype: torch.dtype) -> Tensor:
+    """W as a sum of matrices in the dtype of the inputs, (1 or 2, M, D)."""
+    if projection.dtype == dtype or dtype == torch.float32:
+        return projection.to(dtype).contiguous()[None]
+    exact = projection.float()
+    leading = exact.to(dtype)
+    return torch.stack([leading, (exact - leading.float()).to(dtype)])
+
+
+@dataclass(frozen=True)
+class Call:
+    """What all launches of one attention share.
+
+    Args:
+        feature_map: A map of `blocks.feature`; `identity` where q and k are features already.
+        projection: W (M, D), none for `identity`.
+        dtype: The dtype of the values; products take their operands in it, float16 ones in TF32,
+            which has the same mantissa and the range that features need.
+        width: E.
+        dim: The last dimension of q and k.
+        scale: Factor of the scores.
+        precision: How float32 operands are multiplied: `ieee`, `tf32x3` or `tf32`.
+    """
+
+    feature_map: str
+    projection: Tensor | None
+    dtype: torch.dtype
+    width: int
+    dim: int
+    scale: float
+    precision: str
+
+    @property
+    def num_features(self) -> int:
+        """M."""
+        return self.dim if self.projection is None else self.projection.shape[0]
+
+    @property
+    def half(self) -> bool:
+        """Whether products take bfloat16 operands."""
+        return self.dtype == torch.bfloat16
+
+    def weights(self, x: Tensor) -> Tensor | None:
+        """W for products with x."""
+        return None if self.projection is None else _parts_of(self.projection, x.dtype)
+
+    def options(self, w: Tensor | None) -> dict[str, object]:
+        """The compile-time arguments that all kernels over tokens take."""
+        return {
+            "M": self.num_features,
+            "D": self.dim,
+            "E": self.width,
+            "DP": 16 if w is None else _padded(self.dim),
+            "EP": _padded(self.width),
+            "MAP": self.feature_map,
+            "PARTS": 0 if w is None else w.shape[0],
+            "OPERAND": self.operand,
+        }
+
+    @property
+    def operand(self) -> str:
+        """How operands of products are rounded."""
+        if self.dtype == torch.float32:
+            return self.precision
+        return "bf16" if self.half else "tf32"
+
+    def numbers(self) -> tuple[float, float]:
+        """`factor` of W x and `norm` of |x|^2, in base 2 for FAVOR+."""
+        root = math.sqrt(self.scale)
+        if self.feature_map == "favor_softmax":
+            return root / math.log(2), self.scale / 2 / math.log(2)
+        return (1.0 if self.feature_map == "identity" else root), 0.0
+
+    def token_blocks(self) -> dict[str, int]:
+        """Blocks of the kernels of `tokens`."""
+        features = min(64 if self.half else 32, _padded(self.num_features))
+        if self.half:
+            return {"BN": 128, "BM": features, "num_warps": 8, "num_stages": 2}
+        return {"BN": 64, "BM": features, "num_warps": 4, "num_stages": 2}
+
+    def state_blocks(self) -> dict[str, int]:
+        """Blocks of `state.accumulate`: 128 features at once unless that pads more than 64."""
+        m = self.num_features
+        if not self.half:
+            return {"BN": 32, "BM": min(64, _padded(m)), "num_warps": 4, "num_stages": 2}
+        wide = triton.cdiv(m, 128) * 128 <= triton.cdiv(m, 64) * 64
+        features = min(128 if wide else 64, _padded(m))
+        return {
+            "BN": 64,
+            "BM": features,
+            "num_warps": 8 if features == 128 else 4,
+            "num_stages": 3,
+        }
+
+
+@dataclass(frozen=True)
+class HeadState:
+    """S (B, H, M, E) as an operand, s (B, H, M), b and b' (B, H, E+1), largest key exponent."""
+
+    state: Tensor
+    weight: Tensor
+    base: Tensor
+    top: Tensor
+
+
+@dataclass(frozen=True)
+class QueryRows:
+    """Of every query: the denominator, the largest exponent (FAVOR+), minus gradient times o."""
+
+    total: Tensor
+    top: Tensor
+    pull: Tensor
+
+
+def _pieces(num_heads: int, blocks: int, length: int, step: int, device: torch.device) -> int:
+    """Into how many pieces of at least MIN_CHUNK tokens a head is cut."""
+    processors = PROCESSORS_WITHOUT_A_GPU
+    if device.type == "cuda":
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
+    wanted = triton.cdiv(PROGRAMS_PER_PROCESSOR * processors, max(1, num_heads * blocks))
+    most = max(1, length // max(step, MIN_CHUNK))
+    return max(1, min(wanted, most))
+
+
+def head_state(
+    call: Call,
+    x: Tensor,
+    u: Tensor,
+    *,
+    constant: float,
+    eps: float,
+    key_mask: Tensor | None = None,
+    queries: QueryRows | None = None,
+) -> HeadState:
+    """Sum over keys x with values u or, given `queries`, over queries x with gradients u."""
+    (batch, heads, length), m, e = x.shape[:3], call.num_features, call.width
+    blocks = call.state_blocks()
+    count, groups = batch * heads, triton.cdiv(m, blocks["BM"])
+    splits = _pieces(count, groups, length, blocks["BN"], x.device)
+    chunk = triton.cdiv(triton.cdiv(length, splits), blocks["BN"]) * blocks["BN"]
+    peaked = call.feature_map == "favor_softmax" and queries is None
+    new = x.new_empty
+    wide = new(count, splits, m, e, dtype=torch.float32)
+    narrow = new(count, splits, m, dtype=torch.float32)
+    peak = new((count, splits, m) if peaked else 0, dtype=torch.float32)
+    plain = new(count, splits, e + 1, dtype=torch.float32)
+    w = call.weights(x)
+    rows = (None, None, None) if queries is None else (queries.total, queries.top, queries.pull)
+    state.accumulate[(count * splits * (groups + 1),)](
+        x, u, w, key_mask, *rows, wide, narrow, peak, plain,
+        heads, length, splits, chunk, *call.numbers(), *x.stride(), *u.stride(),
+        QUERY=queries is not None, MASKED=key_mask is not None, **blocks, **call.options(w),
+    )  # fmt: skip
+    summed = HeadState(
+        new(batch, heads, m, e, dtype=torch.bfloat16 if call.half else torch.float32),
+        new(batch, heads, m, dtype=torch.float32),
+        new(batch, heads, e + 1, dtype=torch.float32),
+        new((batch, heads) if peaked else 0, dtype=torch.float32),
+    )
+    state.assemble[(count,)](
+        wide, narrow, peak, plain, summed.state, summed.weight, summed.base, summed.top,
+        splits, constant, eps, M=m, E=e, BM=min(32, _padded(m)), EP=_padded(e), PEAKED=peaked,
+        OPERAND=call.operand,
+    )  # fmt: skip
+    return summed
+
+
+def mix(call: Call, q: Tensor, summed: HeadState, out: Tensor) -> tuple[Tensor, Tensor]:
+    """Write the output; give every query's denominator and, for FAVOR+, largest exponent."""
+    batch, heads, length = q.shape[:3]
+    favor = call.feature_map == "favor_softmax"
+    total = q.new_empty(batch, heads, length, dtype=torch.float32)
+    top = q.new_empty((batch, heads, length) if favor else 0, dtype=torch.float32)
+    w, blocks = call.weights(q), call.token_blocks()
+    tokens.mix[(batch * heads * triton.cdiv(length, blocks["BN"]),)](
+        q, w, summed.state, summed.weight, summed.base, out, total, top,
+        heads, length, *call.numbers(), *q.stride(), *out.stride()[:3],
+        **blocks, **call.options(w),
+    )  # fmt: skip
+    return total, top
+
+
+def query_gradient(
+    call: Call,
+    q: Tensor,
+    summed: HeadState,
+    rows: QueryRows,
+    grad: Tensor,
+    out: Tensor,
+    dq: Tensor,
+) -> None:
+    """Write dq, and `pull` of the rows."""
+    batch, heads, length = q.shape[:3]
+    w, blocks = call.weights(q), call.token_blocks()
+    tokens.query_gradient[(batch * heads * triton.cdiv(length, blocks["BN"]),)](
+        q, w, summed.state, summed.weight, grad, out, rows.total, rows.top, rows.pull, dq,
+        heads, length, *call.numbers(), math.sqrt(call.scale),
+        *q.stride(), *grad.stride(), *out.stride()[:3], *dq.stride()[:3],
+        **blocks, **call.options(w),
+    )  # fmt: skip
+
+
+def key_gradient(
+    call: Call,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    summed: HeadState,
+    top: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+) -> None:
+    """Write dk and dv from the gradient of the state."""
+    batch, heads, length = k.shape[:3]
+    w, blocks = call.weights(k), call.token_blocks()
+    tokens.key_gradient[(batch * heads * triton.cdiv(length, blocks["BN"]),)](
+        k, v, w, key_mask, summed.state, summed.weight, summed.base, top, dk, dv,
+        heads, length, *call.numbers(), math.sqrt(call.scale),
+        *k.stride(), *v.stride(), *dk.stride()[:3], *dv.stride()[:3],
+        MASKED=key_mask is not None, **blocks, **call.options(w),
+    )  # fmt: skip

@@ -1,0 +1,166 @@
+"""The fused attention as an operator of torch: autograd, fake tensors, FLOPs."""
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from saccade.ops.linear.triton.launch import (
+    Call,
+    HeadState,
+    QueryRows,
+    head_state,
+    key_gradient,
+    mix,
+    on_device,
+    query_gradient,
+)
+
+__all__ = ["fused"]
+
+
+def _call(
+    q: Tensor, v: Tensor, projection: Tensor | None, feature_map: str, scale: float, precision: str
+) -> Call:
+    return Call(feature_map, projection, v.dtype, v.shape[-1], q.shape[-1], scale, precision)
+
+
+def _token_major(x: Tensor, like: Tensor) -> Tensor:
+    """A new tensor of the tokens of x and the width and dtype of another.
+
+    (B, H, N, E) as a view of (B, N, H, E): what the output projection reads, without a copy.
+    """
+    batch, heads, length = x.shape[:3]
+    return like.new_empty(batch, length, heads, like.shape[-1]).transpose(1, 2)
+
+
+def _as_bytes(key_mask: Tensor | None) -> Tensor | None:
+    return None if key_mask is None else key_mask.contiguous().view(torch.uint8)
+
+
+@torch.library.custom_op("saccade::linear_fused", mutates_args=())
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    projection: Tensor | None,
+    key_mask: Tensor | None,
+    feature_map: str,
+    scale: float,
+    constant: float,
+    eps: float,
+    precision: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    call = _call(q, v, projection, feature_map, scale, precision)
+    with on_device(q):
+        summed = head_state(call, k, v, constant=constant, eps=eps, key_mask=_as_bytes(key_mask))
+        out = _token_major(q, v)
+        total, query_top = mix(call, q, summed, out)
+    return out, summed.state, summed.weight, summed.top, total, query_top
+
+
+@_forward.register_fake
+def _(q, k, v, projection, key_mask, feature_map, scale, constant, eps, precision):  # type: ignore[no-untyped-def]
+    call = _call(q, v, projection, feature_map, scale, precision)
+    favor, heads, m = feature_map == "favor_softmax", q.shape[:2], call.num_features
+    state_dtype = torch.bfloat16 if call.half else torch.float32
+
+    def new(*shape: int) -> Tensor:
+        empty: Tensor = q.new_empty(shape, dtype=torch.float32)
+        return empty
+
+    return (
+        _token_major(q, v),
+        new(*heads, m, v.shape[-1]).to(state_dtype),
+        new(*heads, m),
+        new(*heads) if favor else new(0),
+        new(*q.shape[:3]),
+        new(*q.shape[:3]) if favor else new(0),
+    )
+
+
+@torch.library.custom_op("saccade::linear_fused_backward", mutates_args=())
+def _backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    projection: Tensor | None,
+    key_mask: Tensor | None,
+    out: Tensor,
+    state: Tensor,
+    weight: Tensor,
+    key_top: Tensor,
+    total: Tensor,
+    query_top: Tensor,
+    feature_map: str,
+    scale: float,
+    constant: float,
+    eps: float,
+    precision: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    call = _call(q, v, projection, feature_map, scale, precision)
+    dq, dk, dv = (_token_major(x, x) for x in (q, k, v))
+    rows = QueryRows(total, query_top, torch.empty_like(total))
+    with on_device(q):
+        query_gradient(call, q, HeadState(state, weight, weight, key_top), rows, grad, out, dq)
+        summed = head_state(call, q, grad, constant=constant, eps=eps, queries=rows)
+        key_gradient(call, k, v, _as_bytes(key_mask), summed, key_top, dk, dv)
+    return dq, dk, dv
+
+
+@_backward.register_fake
+def _(grad, q, k, v, *_args):  # type: ignore[no-untyped-def]
+    return tuple(_token_major(x, x) for x in (q, k, v))
+
+
+def _setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
+    q, k, v, projection, key_mask, *ctx.numbers = inputs
+    ctx.save_for_backward(q, k, v, projection, key_mask, *output)
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def _autograd(ctx, grad, *_grads):  # type: ignore[no-untyped-def]
+    dq, dk, dv = _backward(grad, *ctx.saved_tensors, *ctx.numbers)
+    return dq, dk, dv, None, None, None, None, None, None, None
+
+
+_forward.register_autograd(_autograd, setup_context=_setup_context)
+
+
+def _products(q, k, v, projection) -> int:  # type: ignore[no-untyped-def]
+    """FLOPs of the features, the state and its product with the queries."""
+    features, dim = (q[3], 0) if projection is None else projection
+    return int(2 * q[0] * q[1] * (q[2] + k[2]) * features * (dim + v[3] + 1))
+
+
+@register_flop_formula(torch.ops.saccade.linear_fused)
+def _flops(q, k, v, projection, *_args, **_kwargs) -> int:  # type: ignore[no-untyped-def]
+    return _products(q, k, v, projection)
+
+
+@register_flop_formula(torch.ops.saccade.linear_fused_backward)
+def _flops_backward(_grad, q, k, v, projection, *_args, **_kwargs) -> int:  # type: ignore[no-untyped-def]
+    return 2 * _products(q, k, v, projection)
+
+
+def fused(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    projection: Tensor | None,
+    *,
+    feature_map: str,
+    scale: float,
+    constant: float,
+    eps: float,
+    key_mask: Tensor | None,
+    precision: str,
+) -> Tensor:
+    """The output (B, H, N, E); arguments are checked by the functions that call this.
+
+    Weights are (g(q) + constant).(g(k) + constant) + eps, without the 1/M of normalised features.
+    """
+    out: Tensor = _forward(
+        q, k, v, projection, key_mask, feature_map, scale, constant, eps, precision
+    )[0]
+    return out
