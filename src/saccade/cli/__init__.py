@@ -24,6 +24,7 @@ COMMANDS = {
     "evaluate": "Measure a run's model on its validation or test set.",
     "predict": "Classify images with a run's model.",
     "list": "List models, attentions, datasets or recipes.",
+    "bench": "Measure attention and models beside their peers.",
     "data": "Fetch and check data sets.",
     "doctor": "Show versions, hardware, extras and caches.",
 }

@@ -1,0 +1,173 @@
+"""`saccade bench attention`: time, memory and error of mechanisms on a grid, beside their peers.
+
+Every mechanism is checked against float64 before it is timed, and one of ours whose error is out
+of bounds is not timed at all. What cannot run here has a row that says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import torch
+
+from saccade.bench import peers as _peers  # noqa: F401 - puts the peers into the table
+from saccade.bench.accuracy import Accuracy, Problem
+from saccade.bench.clock import time_calls
+from saccade.bench.mechanisms import MECHANISMS, Mechanism, Operation, Setting, find
+from saccade.bench.memory import cuda_peak_mib, probe_peak_mib
+from saccade.bench.results import AttentionResult, Row, Status
+from saccade.bench.roof import roof_ms
+from saccade.bench.shapes import DTypeName, Grid, Pass, Shape
+from saccade.errors import ConfigError
+
+__all__ = ["MECHANISMS", "Runner", "make_call", "prepare"]
+
+Report = Callable[[Row, int, int], None]
+
+_NO_KERNEL = ("No available kernel", "No viable backend")
+"""How torch says that a kernel of `scaled_dot_product_attention` does not fit."""
+
+
+def prepare(
+    spec: str, shape: Shape, dtype: DTypeName, device: str, *, gradients: bool = True
+) -> tuple[Problem, Operation]:
+    """The inputs of a shape and a mechanism built for it."""
+    setting = Setting(shape, getattr(torch, dtype), torch.device(device))
+    mechanism, backend = find(spec)
+    return Problem(setting, gradients=gradients), mechanism.build(setting, backend)
+
+
+def make_call(problem: Problem, operation: Operation, direction: Pass) -> Callable[[], object]:
+    """One pass as a function without arguments."""
+    q, k, v, grad = problem.q, problem.k, problem.v, problem.grad
+    wanted = [q, k, v, *(x for x in operation.parameters.values() if x.requires_grad)]
+
+    def forward() -> object:
+        with torch.no_grad():
+            return operation.attend(q, k, v)
+
+    def training() -> object:
+        return torch.autograd.grad(operation.attend(q, k, v), wanted, grad)
+
+    return forward if direction == "forward" else training
+
+
+@dataclass
+class Runner:
+    """Fills a result row by row, so that an interrupted run keeps what it has.
+
+    Args:
+        result: Where rows go.
+        dtype: Of q, k, v.
+        device: Where to run.
+        seconds: About how long to time each row.
+        threads: Of torch on the CPU; None leaves them alone.
+        report: Told of every row, how many there are, and how many there will be.
+    """
+
+    result: AttentionResult
+    dtype: DTypeName
+    device: torch.device
+    seconds: float
+    threads: int | None = None
+    report: Report = lambda row, done, total: None
+
+    def run(self, grids: Sequence[Grid]) -> None:
+        """Measure every grid, one after the other."""
+        self.check(grids)
+        total = sum(len(g.shapes()) * len(g.mechanisms) * len(g.passes) for g in grids)
+        for grid in grids:
+            for shape in grid.shapes():
+                self._run_shape(grid, shape, total)
+        self.result.complete = True
+
+    def check(self, grids: Sequence[Grid]) -> None:
+        """Refuse a mechanism that does not exist, before anything is measured."""
+        for grid in grids:
+            for spec in grid.mechanisms:
+                find(spec)
+
+    def _run_shape(self, grid: Grid, shape: Shape, total: int) -> None:
+        setting = Setting(shape, getattr(torch, self.dtype), self.device)
+        problem = Problem(setting, gradients="training" in grid.passes)
+        for spec in grid.mechanisms:
+            for row in self._run_mechanism(problem, spec, grid):
+                self.result.rows.append(row)
+                self.report(row, len(self.result.rows), total)
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def _run_mechanism(self, problem: Problem, spec: str, grid: Grid) -> list[Row]:
+        mechanism, backend = find(spec)
+        blanks = [self._blank(problem.setting.shape, spec, mechanism, p) for p in grid.passes]
+        try:
+            operation = mechanism.build(problem.setting, backend)
+            accuracy = problem.check(operation, mechanism.family)
+        except Exception as error:
+            return [_unable(row, error) for row in blanks]
+        return [self._measure(problem, operation, accuracy, row, grid.memory) for row in blanks]
+
+    def _blank(self, shape: Shape, spec: str, mechanism: Mechanism, direction: Pass) -> Row:
+        return Row(
+            mechanism=spec,
+            family=mechanism.family,
+            peer=mechanism.peer,
+            **asdict(shape),
+            dtype=self.dtype,
+            direction=direction,
+            status="failed",
+        )
+
+    def _measure(
+        self, problem: Problem, operation: Operation, accuracy: Accuracy, row: Row, memory: bool
+    ) -> Row:
+        gradients = row.direction == "training"
+        faults = accuracy.faults(gradients=gradients)
+        accuracy = accuracy.only(gradients=gradients)
+        row = replace(row, errors=accuracy.errors, allowed=accuracy.allowed)
+        if faults and not row.peer:
+            return replace(row, status="refused", reason="not timed: " + "; ".join(faults))
+        call = make_call(problem, operation, row.direction)
+        try:
+            timing = time_calls(call, self.device, seconds=self.seconds)
+            peak = self._peak_mib(call, row) if memory else None
+        except Exception as error:
+            return _unable(row, error)
+        flops = operation.flops[row.direction]
+        least_ms = roof_ms(self.result.roof, problem.setting, row.direction, flops)
+        return replace(
+            row,
+            status="timed",
+            reason="a peer, timed although " + "; ".join(faults) if faults else "",
+            timing=timing,
+            tflops=flops / timing.median_ms / 1e9,
+            roof_percent=100 * least_ms / timing.median_ms,
+            peak_extra_mib=peak,
+        )
+
+    def _peak_mib(self, call: Callable[[], object], row: Row) -> float | None:
+        if self.device.type == "cuda":
+            return cuda_peak_mib(call, self.device)
+        if self.device.type != "cpu":
+            return None
+        request = {
+            "mechanism": row.mechanism,
+            "shape": asdict(Shape(row.batch, row.heads, row.tokens, row.head_dim)),
+            "dtype": row.dtype,
+            "direction": row.direction,
+            "threads": self.threads,
+        }
+        return probe_peak_mib("attention", request)
+
+
+def _unable(row: Row, error: Exception) -> Row:
+    """The row of a mechanism that raised, with the reason in one line."""
+    text = str(error).strip()
+    status: Status = "failed"
+    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
+        status = "out of memory"
+    elif isinstance(error, ConfigError | NotImplementedError) or text.startswith(_NO_KERNEL):
+        status = "not available"
+    first = text.splitlines()[0] if text else type(error).__name__
+    return replace(row, status=status, reason=first[:300])

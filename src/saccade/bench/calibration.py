@@ -1,0 +1,106 @@
+"""The measured cost model behind `algorithm="auto"`, in the user's cache.
+
+`saccade bench attention --calibrate` writes `attention_costs.json` into `$XDG_CACHE_HOME/saccade`
+(`~/.cache/saccade` by default):
+
+    {"version": 1,
+     "devices": {"NVIDIA H200": {"bfloat16": {"32": {"crossover_forward": 812.3,
+                                                     "crossover_training": 1033.9}}}}}
+
+The keys are the device (`torch.cuda.get_device_name()`, or `cpu`), the dtype without `torch.`, and
+D. A crossover is the smallest N at which the efficient algorithm beats the direct one: the first N
+of the grid where it always does, null where it never does. Entries of other devices, dtypes and D
+are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from saccade.bench.crossover import crossover, times_over_tokens
+from saccade.bench.results import AttentionResult
+from saccade.bench.shapes import PASSES, Grid, Pass
+
+__all__ = ["CALIBRATION_GRIDS", "cache_path", "crossovers_by_dim", "device_key", "write_costs"]
+
+VERSION = 1
+DIRECT, EFFICIENT = "taylor-direct", "taylor-efficient"
+
+CALIBRATION_GRIDS = {
+    "cuda": tuple(
+        Grid(
+            (DIRECT, EFFICIENT),
+            (256, 512, 1024, 2048, 4096, 8192, 16384),
+            head_dims,
+            budget=budget,
+            memory=False,
+        )
+        for head_dims, budget in (((8, 16, 32), 1 << 20), ((64, 128), 1 << 19))
+    ),
+    "cpu": (
+        Grid((DIRECT, EFFICIENT), (64, 128, 256, 512, 1024), (8, 16, 32), memory=False),
+        Grid((DIRECT, EFFICIENT), (512, 1024, 2048), (64,), memory=False),
+    ),
+}
+"""What `--calibrate` measures, by device."""
+
+
+def cache_path() -> Path:
+    """Where the costs of this user's devices are."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "saccade" / "attention_costs.json"
+
+
+def device_key(device: torch.device) -> str:
+    """The name that a device's costs are filed under."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def crossovers_by_dim(result: AttentionResult) -> dict[str, dict[str, float | None]]:
+    """D -> crossover of each pass, from rows of both algorithms."""
+    costs: dict[str, dict[str, float | None]] = {}
+    for head_dim in sorted({row.head_dim for row in result.rows}):
+        costs[str(head_dim)] = {
+            f"crossover_{direction}": _crossover(result, head_dim, direction)
+            for direction in PASSES
+        }
+    return costs
+
+
+def _crossover(result: AttentionResult, head_dim: int, direction: Pass) -> float | None:
+    times = {}
+    for mechanism in (DIRECT, EFFICIENT):
+        key = (mechanism, head_dim, direction)
+        rows = [r for r in result.rows if (r.mechanism, r.head_dim, r.direction) == key]
+        times[mechanism] = times_over_tokens(rows)
+    found = crossover(times[DIRECT], times[EFFICIENT])
+    return None if found is None else round(found, 1)
+
+
+def write_costs(result: AttentionResult, device: torch.device, dtype: str) -> Path:
+    """File the crossovers of a run under its device and dtype, atomically; return the path."""
+    path = cache_path()
+    document = _read(path)
+    table = document["devices"].setdefault(device_key(device), {}).setdefault(dtype, {})
+    table.update(crossovers_by_dim(result))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+    temporary.replace(path)
+    return path
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The present costs; a file that is missing, broken or of another version starts afresh."""
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError):
+        document = None
+    if isinstance(document, dict) and document.get("version") == VERSION:
+        return document
+    return {"version": VERSION, "devices": {}}

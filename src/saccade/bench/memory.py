@@ -1,0 +1,58 @@
+"""Peak memory of one call beyond what was there before it.
+
+On a GPU torch counts it. On the CPU it is the resident set of a fresh process that runs the call
+once after a small one (`python -m saccade.bench.probe`), as Linux's `VmHWM` saw it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["cuda_peak_mib", "probe_peak_mib", "resident_peak_mib"]
+
+MIB = 1 << 20
+_STATUS = Path("/proc/self/status")
+
+
+def cuda_peak_mib(call: Callable[[], object], device: torch.device) -> float:
+    """What torch allocated at most during a call, less what was allocated before."""
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    result = call()
+    torch.cuda.synchronize(device)
+    del result
+    return (torch.cuda.max_memory_allocated(device) - before) / MIB
+
+
+def probe_peak_mib(kind: str, request: Mapping[str, Any]) -> float | None:
+    """The peak that a fresh process reports; None where it cannot be told or the process failed."""
+    if not _STATUS.exists():
+        return None
+    command = [sys.executable, "-m", "saccade.bench.probe", kind, json.dumps(dict(request))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return None
+    return float(json.loads(done.stdout.splitlines()[-1])["peak_extra_mib"])
+
+
+def resident_peak_mib(call: Callable[[], object]) -> float:
+    """The highest resident set of this process during a call, less the one before; Linux only."""
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from VmRSS
+    before = _resident_mib("VmRSS")
+    call()
+    return _resident_mib("VmHWM") - before
+
+
+def _resident_mib(name: str) -> float:
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"{_STATUS} has no {name}")

@@ -1,0 +1,228 @@
+"""`saccade bench model`: images/s and memory of models with any attention, resolution and patch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from saccade.bench.clock import time_calls
+from saccade.bench.memory import cuda_peak_mib, probe_peak_mib
+from saccade.bench.results import Timing
+from saccade.bench.shapes import PASSES, Pass
+from saccade.bench.tables import markdown_table, number
+from saccade.errors import ConfigError
+from saccade.models import VisionTransformer, create_model
+
+__all__ = ["ModelCase", "ModelResult", "ModelRow", "make_model_call", "run_models"]
+
+FORMAT = "saccade.bench.model"
+VERSION = 1
+COLUMNS = (
+    "model",
+    "attention",
+    "px",
+    "patch",
+    "tokens",
+    "batch",
+    "pass",
+    "compiled",
+    "ms (p20-p80)",
+    "images/s",
+    "x softmax",
+    "peak MiB",
+)
+
+
+@dataclass(frozen=True)
+class ModelCase:
+    """One model, ready to be named in a table.
+
+    Attributes:
+        model: A name of `list_models()`, of images.
+        attention: A name of `list_attentions()`.
+        image_size: Height and width, in pixels.
+        patch_size: Of the stem; None keeps the model's own.
+        batch: Images in a batch.
+        direction: `forward` without gradients, or `training`: forward, backward and AdamW.
+        compiled: Whether torch.compile runs it.
+        autocast: Whether products are in bfloat16, as `torch.autocast` does it.
+    """
+
+    model: str
+    attention: str
+    image_size: int
+    patch_size: int | None
+    batch: int
+    direction: Pass
+    compiled: bool
+    autocast: bool
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """What a case took; `reason` says why where there is no time."""
+
+    case: ModelCase
+    tokens: int | None = None
+    timing: Timing | None = None
+    img_per_s: float | None = None
+    peak_mib: float | None = None
+    reason: str = ""
+
+
+@dataclass
+class ModelResult:
+    """All rows of one run, and what they ran on."""
+
+    environment: Mapping[str, Any]
+    rows: list[ModelRow] = field(default_factory=list)
+    complete: bool = False
+
+    def speedup(self, row: ModelRow) -> float | None:
+        """Images/s over those of softmax, the rest of the case being equal."""
+        wanted = replace(row.case, attention="softmax")
+        peers = [other.img_per_s for other in self.rows if other.case == wanted]
+        if not peers or peers[0] is None or row.img_per_s is None:
+            return None
+        return row.img_per_s / peers[0]
+
+    def to_json(self) -> str:
+        """The result as a JSON document."""
+        document = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        for values, row in zip(document["rows"], self.rows, strict=True):
+            values["speedup_over_softmax"] = self.speedup(row)
+        return json.dumps(document, indent=1) + "\n"
+
+    def lines(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Columns and rows of a table."""
+        return COLUMNS, [self._line(row) for row in self.rows]
+
+    def _line(self, row: ModelRow) -> tuple[str, ...]:
+        case, timing = row.case, row.timing
+        words = (case.model, case.attention, case.image_size, case.patch_size or "own")
+        head = (
+            *words,
+            row.tokens or "-",
+            case.batch,
+            case.direction,
+            "yes" if case.compiled else "no",
+        )
+        spread = row.reason
+        if timing is not None:
+            low, high = number(timing.p20_ms), number(timing.p80_ms)
+            spread = f"{number(timing.median_ms)} ({low}-{high})"
+        tail = (number(row.img_per_s), number(self.speedup(row)), number(row.peak_mib))
+        return (*map(str, head), spread, *tail)
+
+    def as_markdown(self) -> str:
+        """The result as a page."""
+        facts = self.environment
+        state = "" if self.complete else "\n**Interrupted: these are the rows it got to.**\n"
+        heading = (
+            f"# Models on {facts['device_name']}\n\n`{facts['command']}`, {facts['time'][:10]}, "
+            f"{facts['threads']} CPU threads, torch {facts['packages']['torch']}, "
+            f"revision {facts['git_revision']}.\n\n"
+            "`training` is forward, backward and an AdamW step. Peak memory of a GPU includes the "
+            "model, of the CPU it is what the step adds.\n" + state
+        )
+        return heading + "\n" + markdown_table(*self.lines())
+
+
+def run_models(
+    result: ModelResult,
+    cases: Sequence[ModelCase],
+    device: torch.device,
+    *,
+    seconds: float,
+    report: Callable[[ModelRow, int, int], None],
+) -> None:
+    """Measure every case into the result, so that an interrupted run keeps what it has."""
+    for case in cases:
+        _check(case)
+    for case in cases:
+        try:
+            row = _measure(case, device, seconds)
+        except torch.OutOfMemoryError:
+            row = ModelRow(case, reason="out of memory")
+        result.rows.append(row)
+        report(row, len(result.rows), len(cases))
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    result.complete = True
+
+
+def _check(case: ModelCase) -> None:
+    """Refuse what cannot be built, before anything is measured."""
+    if case.batch < 1:
+        raise ConfigError(f"batch={case.batch}; expected at least 1")
+    if case.direction not in PASSES:
+        raise ConfigError(f"pass {case.direction!r}; accepted: {', '.join(PASSES)}")
+    with torch.device("meta"):
+        build_model(case)
+
+
+def build_model(case: ModelCase) -> VisionTransformer:
+    """The model of a case, freshly started."""
+    overrides: dict[str, int] = {"img_size": case.image_size}
+    if case.patch_size is not None:
+        overrides["patch_size"] = case.patch_size
+    model = create_model(case.model, case.attention, **overrides)
+    if not isinstance(model, VisionTransformer):
+        raise ConfigError(f"model {case.model!r} takes no images; choose a vision transformer")
+    return model
+
+
+def make_model_call(case: ModelCase, batch: int, device: torch.device) -> Callable[[], object]:
+    """One pass over a batch of random images as a function without arguments."""
+    torch.manual_seed(0)
+    model = build_model(case).to(device)
+    images = torch.randn(
+        batch, model.config.in_chans, case.image_size, case.image_size, device=device
+    )
+    labels = torch.randint(max(1, model.config.num_classes), (batch,), device=device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
+    model.train(case.direction == "training")
+    if case.compiled:
+        torch.compiler.reset()
+    run = torch.compile(model) if case.compiled else model
+
+    def precision() -> Any:
+        kind = device.type
+        return torch.autocast(kind, dtype=torch.bfloat16) if case.autocast else nullcontext()
+
+    def forward() -> object:
+        with torch.inference_mode(), precision():
+            return run(images)
+
+    def training() -> object:
+        with precision():
+            loss = F.cross_entropy(run(images), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    return forward if case.direction == "forward" else training
+
+
+def _measure(case: ModelCase, device: torch.device, seconds: float) -> ModelRow:
+    with torch.device("meta"):
+        tokens = build_model(case).patch_embed.num_patches
+    before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+    call = make_model_call(case, case.batch, device)
+    call()
+    timing = time_calls(call, device, seconds=seconds)
+    if device.type == "cuda":
+        resident = (torch.cuda.memory_allocated(device) - before) / 2**20
+        peak: float | None = resident + cuda_peak_mib(call, device)
+    else:
+        request = {"case": asdict(case), "threads": torch.get_num_threads()}
+        peak = probe_peak_mib("model", request)
+    rate = 1e3 * case.batch / timing.median_ms
+    return ModelRow(case, tokens, timing, img_per_s=rate, peak_mib=peak)

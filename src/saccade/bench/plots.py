@@ -1,0 +1,165 @@
+"""Time and memory over the number of tokens, log-log, one column for each head dim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from saccade.bench.crossover import crossover, times_over_tokens
+from saccade.bench.results import AttentionResult, Row
+
+__all__ = ["draw"]
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B7A500", "#7F7F7F")
+MARKERS = "osD^vPX*"
+SOFTMAX = {"color": "black", "linestyle": "-", "marker": ".", "linewidth": 2.2}
+
+Panel = tuple[str, str]
+TITLES: dict[Panel, str] = {
+    ("time", "forward"): "forward, ms",
+    ("time", "training"): "forward + backward, ms",
+    ("memory", "forward"): "peak extra memory, forward, MiB",
+    ("memory", "training"): "peak extra memory, forward + backward, MiB",
+}
+
+
+def draw(result: AttentionResult, stem: Path) -> list[Path]:
+    """Write `stem`.png and `stem`.svg; nothing where no row has a time."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    timed = [row for row in result.rows if row.timing is not None]
+    dims = sorted({row.head_dim for row in timed})
+    panels = [panel for panel in TITLES if any(_points(timed, panel).values())]
+    if not dims or not panels:
+        return []
+    figure = Figure(figsize=(1.2 + 3.5 * max(2, len(dims)), 1.6 + 2.9 * len(panels)))
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(len(panels), len(dims), squeeze=False, sharey="row")
+    styles = _styles(timed)
+    for axes_row, panel in zip(grid, panels, strict=True):
+        for axes, head_dim in zip(axes_row, dims, strict=True):
+            _draw_panel(axes, result, [r for r in timed if r.head_dim == head_dim], panel, styles)
+        axes_row[0].set_ylabel(TITLES[panel])
+    for axes, head_dim in zip(grid[0], dims, strict=True):
+        axes.set_title(f"D = {head_dim}", fontweight="bold")
+    for axes in grid[-1]:
+        axes.set_xlabel("tokens N")
+    _finish(figure, grid, styles, result)
+    paths = [stem.with_suffix(f".{kind}") for kind in ("png", "svg")]
+    for path in paths:
+        figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return paths
+
+
+def _styles(rows: list[Row]) -> dict[str, dict[str, Any]]:
+    """One look for each mechanism; the fastest softmax is black."""
+    names = dict.fromkeys(row.mechanism for row in rows if row.family != "softmax")
+    styles: dict[str, dict[str, Any]] = {"fastest softmax": SOFTMAX}
+    for i, name in enumerate(names):
+        peer = next(row.peer for row in rows if row.mechanism == name)
+        styles[name] = {
+            "color": COLOURS[i % len(COLOURS)],
+            "marker": MARKERS[i % len(MARKERS)],
+            "linestyle": (0, (4, 2)) if peer else "-",
+            "linewidth": 1.6,
+            "markersize": 5,
+        }
+    return styles
+
+
+def _points(rows: list[Row], panel: Panel) -> dict[str, dict[int, float]]:
+    """Mechanism -> N -> value, softmax kernels folded into the best of them."""
+    measure, direction = panel
+    points: dict[str, dict[int, float]] = {}
+    for row in rows:
+        value = row.median_ms if measure == "time" else row.peak_extra_mib
+        if row.direction != direction or value is None or value <= 0:
+            continue
+        name = "fastest softmax" if row.family == "softmax" else row.mechanism
+        best = points.setdefault(name, {})
+        best[row.tokens] = min(value, best.get(row.tokens, value))
+    return points
+
+
+def _draw_panel(
+    axes: Any,
+    result: AttentionResult,
+    rows: list[Row],
+    panel: Panel,
+    styles: dict[str, dict[str, Any]],
+) -> None:
+    points = _points(rows, panel)
+    for name in styles:
+        if name in points:
+            tokens = sorted(points[name])
+            axes.plot(tokens, [points[name][n] for n in tokens], label=name, **styles[name])
+    lengths = sorted({row.tokens for row in rows})
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(lengths, [_tokens(n) for n in lengths])
+    axes.minorticks_off()
+    axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    if panel[0] == "time":
+        _mark_crossovers(axes, rows, panel[1], points, styles)
+
+
+def _mark_crossovers(
+    axes: Any,
+    rows: list[Row],
+    direction: str,
+    points: dict[str, dict[int, float]],
+    styles: dict[str, dict[str, Any]],
+) -> None:
+    """A ring and the N at which a mechanism starts to beat softmax, where that is on the grid."""
+    softmax = points.get("fastest softmax", {})
+    level = 0
+    for name in styles:
+        own = [r for r in rows if r.mechanism == name and r.direction == direction]
+        times = times_over_tokens(own)
+        common = sorted(softmax.keys() & times.keys())
+        start = crossover(softmax, times) if len(common) > 1 else None
+        if start is None or start == common[0]:
+            continue
+        axes.axvline(start, color=styles[name]["color"], linewidth=0.8, linestyle=":")
+        axes.annotate(
+            f"N = {start:,.0f}",
+            (start, 0.02 + 0.07 * level),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, 0),
+            textcoords="offset points",
+            color=styles[name]["color"],
+            fontsize=8,
+        )
+        level += 1
+
+
+def _tokens(count: int) -> str:
+    if count % (1 << 20) == 0:
+        return f"{count >> 20}M"
+    return f"{count >> 10}k" if count % 1024 == 0 else str(count)
+
+
+def _finish(figure: Any, grid: Any, styles: dict[str, Any], result: AttentionResult) -> None:
+    handles: dict[str, Any] = {}
+    for axes in grid.flat:
+        handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    shown = [name for name in styles if name in handles]
+    first = result.rows[0]
+    figure.suptitle(
+        f"Attention on {result.environment['device_name']}, {first.dtype}; "
+        "dotted lines: faster than softmax from there on",
+        fontsize=11,
+    )
+    figure.legend(
+        [handles[name] for name in shown],
+        shown,
+        loc="lower center",
+        ncols=min(5, len(shown)),
+        frameon=False,
+    )
+    lines = -(-len(shown) // 5)
+    height = figure.get_figheight()
+    figure.tight_layout(rect=(0, (0.15 + 0.25 * lines) / height, 1, 1 - 0.05 / height))

@@ -1,0 +1,56 @@
+"""`python -m saccade.bench.probe KIND REQUEST`: peak memory of one call in a fresh process.
+
+KIND is `attention` or `model`, REQUEST the JSON of what to run; the answer is a line of JSON. A
+small call first lets torch load and allocate what it keeps for good.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from saccade.bench.memory import resident_peak_mib
+
+__all__ = ["main"]
+
+WARM_UP_TOKENS = 64
+
+
+def _attention(request: Mapping[str, Any]) -> Callable[[], object]:
+    from saccade.bench.attention import make_call, prepare
+    from saccade.bench.shapes import Shape
+
+    shape = Shape(**request["shape"])
+    small = Shape(1, shape.heads, min(WARM_UP_TOKENS, shape.tokens), shape.head_dim)
+    calls = []
+    for size in (small, shape):
+        problem, operation = prepare(request["mechanism"], size, request["dtype"], "cpu")
+        calls.append(make_call(problem, operation, request["direction"]))
+    calls[0]()
+    return calls[1]
+
+
+def _model(request: Mapping[str, Any]) -> Callable[[], object]:
+    from saccade.bench.model import ModelCase, make_model_call
+
+    case = ModelCase(**request["case"])
+    small, call = (make_model_call(case, size, torch.device("cpu")) for size in (1, case.batch))
+    small()
+    return call
+
+
+def main() -> None:
+    """Answer one request."""
+    kind, request = sys.argv[1], json.loads(sys.argv[2])
+    if request.get("threads") is not None:
+        torch.set_num_threads(request["threads"])
+    call = {"attention": _attention, "model": _model}[kind](request)
+    sys.stdout.write(json.dumps({"peak_extra_mib": resident_peak_mib(call)}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

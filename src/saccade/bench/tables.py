@@ -1,0 +1,184 @@
+"""Results as tables: the Markdown that is committed, and the columns that the terminal shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from saccade.bench.crossover import softmax_crossovers
+from saccade.bench.results import AttentionResult, Row
+from saccade.bench.targets import Verdict
+
+__all__ = ["Table", "as_markdown", "markdown_table", "number", "summaries", "verdict_table"]
+
+COLUMNS = (
+    "D",
+    "N",
+    "B x H",
+    "pass",
+    "mechanism",
+    "ms (p20-p80)",
+    "x softmax",
+    "TFLOP/s",
+    "% of roof",
+    "MiB",
+    "error (allowed)",
+)
+VERDICT_COLUMNS = ("mechanism", "against", "of", "pass", "D", "N", "asked", "measured", "")
+
+
+class Table(NamedTuple):
+    """A table before it has a look."""
+
+    title: str
+    columns: Sequence[str]
+    lines: Sequence[Sequence[str]]
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, without an exponent where that is readable."""
+    if value is None:
+        return "-"
+    if value and abs(value) < 0.01:
+        return f"{value:.1e}"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def _cells(result: AttentionResult, row: Row) -> tuple[str, ...]:
+    """The columns of a row."""
+    head = (
+        str(row.head_dim),
+        str(row.tokens),
+        f"{row.batch} x {row.heads}",
+        row.direction,
+        row.mechanism,
+    )
+    error = "-"
+    if row.errors:
+        worst = max(row.errors, key=lambda name: row.errors[name] / row.allowed[name])
+        error = f"{worst} {row.errors[worst]:.1e} ({row.allowed[worst]:.1e})"
+    if row.timing is None:
+        return (*head, row.status, "-", "-", "-", "-", error)
+    timing = row.timing
+    return (
+        *head,
+        f"{number(timing.median_ms)} ({number(timing.p20_ms)}-{number(timing.p80_ms)})",
+        number(result.speedup(row)),
+        number(row.tflops),
+        number(row.roof_percent),
+        number(row.peak_extra_mib),
+        error,
+    )
+
+
+def _verdict_cells(verdict: Verdict) -> tuple[str, ...]:
+    """The columns of a target and what came of it."""
+    target = verdict.target
+    return (
+        target.mechanism,
+        target.peer,
+        target.measure,
+        target.direction,
+        str(target.head_dim),
+        str(target.tokens),
+        f">= {number(target.at_least)}x",
+        "-" if verdict.ratio is None else f"{number(verdict.ratio)}x",
+        verdict.word + (f" ({verdict.reason})" if verdict.reason else ""),
+    )
+
+
+def verdict_table(verdicts: Sequence[Verdict]) -> Table:
+    """Every target with what was measured."""
+    reached = sum(verdict.word == "reached" for verdict in verdicts)
+    title = f"Targets: {reached} of {len(verdicts)} reached"
+    return Table(title, VERDICT_COLUMNS, [_verdict_cells(verdict) for verdict in verdicts])
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def as_markdown(result: AttentionResult, verdicts: Sequence[Verdict], figure: str | None) -> str:
+    """The whole result as a page."""
+    parts = [_heading(result)]
+    if figure is not None:
+        parts.append(f"![time and memory over the number of tokens]({figure})\n")
+    targets = [verdict_table(verdicts)] if verdicts else []
+    for table in [*targets, *summaries(result)]:
+        parts += [f"## {table.title}\n", markdown_table(table.columns, table.lines)]
+    parts += ["## Every row\n", markdown_table(COLUMNS, (_cells(result, r) for r in result.rows))]
+    notes = [row for row in result.rows if row.reason]
+    if notes:
+        parts.append("## Rows with a remark\n")
+        columns = ("D", "N", "pass", "mechanism", "status", "remark")
+        parts.append(markdown_table(columns, map(_remark, notes)))
+    return "\n".join(parts)
+
+
+def _remark(row: Row) -> tuple[str, ...]:
+    place = (str(row.head_dim), str(row.tokens), row.direction, row.mechanism)
+    return (*place, row.status, row.reason.replace("|", "\\|"))
+
+
+def _heading(result: AttentionResult) -> str:
+    facts, roof = result.environment, result.roof
+    versions = ", ".join(f"{k} {v}" for k, v in facts["packages"].items() if v is not None)
+    state = "" if result.complete else "\n**Interrupted: these are the rows it got to.**\n"
+    return (
+        f"# Attention on {facts['device_name']}\n\n"
+        f"`{facts['command']}`, {facts['time'][:10]}, {facts['threads']} CPU threads, {versions}, "
+        f"Python {facts['python']}, driver {facts['driver']}, CUDA {facts['cuda']}, "
+        f"revision {facts['git_revision']}.\n\n"
+        "Medians of repeated calls after a warm-up, with the 20th and 80th percentile. `training` "
+        "is forward and backward. `x softmax` is against the fastest softmax of the same shape in "
+        "this run. The roof, measured in this run: "
+        f"{number(roof.matmul_tflops)} TFLOP/s of matrix products, "
+        f"{number(roof.copy_gb_per_s)} GB/s of copies. Errors are relative, against float64; "
+        "allowed is twice the plain formula's in the same dtype.\n" + state
+    )
+
+
+def summaries(result: AttentionResult) -> list[Table]:
+    """For each D and pass a table: mechanisms down, N across, milliseconds and speed-up."""
+    starts = {
+        (found["mechanism"], found["head_dim"], found["direction"]): found
+        for found in softmax_crossovers(result)
+    }
+    tables = []
+    for head_dim, direction in dict.fromkeys((r.head_dim, r.direction) for r in result.rows):
+        rows = [r for r in result.rows if (r.head_dim, r.direction) == (head_dim, direction)]
+        lengths = sorted({row.tokens for row in rows})
+        lines = []
+        for mechanism in dict.fromkeys(row.mechanism for row in rows):
+            found = {row.tokens: row for row in rows if row.mechanism == mechanism}
+            across = [_short(result, found.get(tokens)) for tokens in lengths]
+            peaks = [row.peak_extra_mib for row in found.values()]
+            start = _start(starts.get((mechanism, head_dim, direction)))
+            lines.append([mechanism, *across, start, number(peaks[-1])])
+        columns = ["ms (x softmax)", *(f"N = {tokens}" for tokens in lengths)]
+        columns += ["faster from N", "MiB at its last N"]
+        tables.append(Table(f"D = {head_dim}, {direction}", columns, lines))
+    return tables
+
+
+def _short(result: AttentionResult, row: Row | None) -> str:
+    if row is None:
+        return ""
+    if row.timing is None:
+        return row.status
+    speedup = result.speedup(row)
+    ratio = "" if speedup is None else f" ({number(speedup)}x)"
+    return f"{number(row.timing.median_ms)}{ratio}"
+
+
+def _start(found: dict[str, object] | None) -> str:
+    if found is None:
+        return ""
+    tokens = found["tokens"]
+    if not isinstance(tokens, float):
+        return "never here"
+    return f"<= {tokens:.0f}" if tokens == found["first_tokens"] else f"{tokens:.0f}"

@@ -1,0 +1,185 @@
+"""`saccade bench`: time, memory and error of attention, and of whole models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from saccade.bench.presets import Preset
+    from saccade.bench.results import AttentionResult, Row
+    from saccade.bench.tables import Table
+
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+
+INTERRUPTED = 130
+
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads of torch.")]
+Seconds = Annotated[float | None, typer.Option(min=0, help="About how long to time each row.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for the result files.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@app.callback()
+def _bench() -> None:
+    """Measure attention and models beside their peers."""
+
+
+@app.command()
+def attention(
+    mechanisms: Annotated[
+        str | None,
+        typer.Option("--mechanisms", "-m", help="Names, or name/backend, separated by commas."),
+    ] = None,
+    n: Annotated[str | None, typer.Option("--n", help="Numbers of tokens N, by commas.")] = None,
+    d: Annotated[str | None, typer.Option("--d", help="Head dims D, by commas.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Heads H; 8 by default.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Batch size B; 1 by default.")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="B H N, the same for every N; in place of --batch.")
+    ] = None,
+    passes: Annotated[
+        str | None, typer.Option(help="forward, training (forward and backward), or both.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="bfloat16 on a GPU and float32 on the CPU by default.")
+    ] = None,
+    memory: Annotated[bool, typer.Option(help="Measure peak memory.")] = True,
+    preset: Annotated[str | None, typer.Option(help="A grid with targets: cpu or h200.")] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help='Measure what algorithm="auto" goes by.')
+    ] = False,
+    show: Annotated[
+        bool, typer.Option("--list", help="List the mechanisms, and do nothing else.")
+    ] = False,
+    device: Device = "auto",
+    threads: Threads = None,
+    seconds: Seconds = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time, memory and error of attention mechanisms on a grid of shapes."""
+    from saccade.bench.environment import resolve_device
+    from saccade.bench.plan import GridOptions, make_plan
+
+    if show:
+        _list_mechanisms()
+        return
+    plan = make_plan(
+        GridOptions(mechanisms, n, d, heads, batch, tokens, passes),
+        resolve_device(device).type,
+        preset=preset,
+        calibrate=calibrate,
+        dtype=dtype,
+        seconds=seconds,
+        threads=threads,
+        memory=memory,
+    )
+    result = _run_attention(plan, preset, out)
+    _show_attention(result, plan, as_json=as_json)
+    if out is not None:
+        _write_attention(result, plan, out)
+    if not result.complete:
+        raise typer.Exit(INTERRUPTED)
+    if calibrate:
+        _write_costs(result, plan)
+
+
+def _list_mechanisms() -> None:
+    from saccade.bench.attention import MECHANISMS
+
+    for name in MECHANISMS.names():
+        typer.echo(f"{name:26} {MECHANISMS[name].summary}")
+
+
+def _run_attention(plan: Preset, preset: str | None, out: Path | None) -> AttentionResult:
+    """Measure; Ctrl-C ends it with what there is."""
+    import torch
+
+    from saccade.bench.attention import Runner
+    from saccade.bench.environment import describe_environment
+    from saccade.bench.output import check_folder
+    from saccade.bench.results import AttentionResult, Roof
+    from saccade.bench.roof import measure_roof
+
+    if plan.threads is not None:
+        torch.set_num_threads(plan.threads)
+    device = torch.device(plan.device)
+    result = AttentionResult(describe_environment(device), Roof(0.0, 0.0), preset=preset)
+    runner = Runner(result, plan.dtype, device, plan.seconds, plan.threads, _say_row)
+    runner.check(plan.grids)
+    if out is not None:
+        check_folder(out)
+    try:
+        result.roof = measure_roof(device, getattr(torch, plan.dtype))
+        runner.run(plan.grids)
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted after {len(result.rows)} rows", err=True)
+    return result
+
+
+def _say_row(row: Row, done: int, total: int) -> None:
+    from saccade.bench.tables import number
+
+    shape = f"D={row.head_dim} N={row.tokens} B={row.batch} H={row.heads}"
+    found = f"{number(row.median_ms)} ms" if row.timing else f"{row.status}: {row.reason}"
+    typer.echo(f"[{done}/{total}] {shape} {row.direction} {row.mechanism}: {found}", err=True)
+
+
+def _show_attention(result: AttentionResult, plan: Preset, *, as_json: bool) -> None:
+    from saccade.bench.tables import summaries, verdict_table
+    from saccade.bench.targets import judge
+
+    if as_json:
+        typer.echo(result.to_json(), nl=False)
+        return
+    tables = summaries(result)
+    if plan.targets:
+        tables.append(verdict_table(judge(result, plan.targets)))
+    for table in tables:
+        _print_table(table)
+    for remark in dict.fromkeys(f"{r.mechanism}: {r.reason}" for r in result.rows if r.reason):
+        typer.echo(remark)
+
+
+def _print_table(table: Table) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+    shown = RichTable(title=table.title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+    for i, column in enumerate(table.columns):
+        shown.add_column(column, no_wrap=True, justify="left" if i == 0 else "right")
+    for line in table.lines:
+        shown.add_row(*line)
+    console = Console()
+    # Into a pipe or a file a table may be as wide as it likes.
+    (console if console.is_terminal else Console(width=200)).print(shown)
+
+
+def _write_attention(result: AttentionResult, plan: Preset, out: Path) -> None:
+    import torch
+
+    from saccade.bench.environment import hardware_slug
+    from saccade.bench.output import write_attention
+    from saccade.bench.targets import judge
+
+    hardware = hardware_slug(torch.device(plan.device))
+    _say_written(write_attention(result, judge(result, plan.targets), out, hardware))
+
+
+def _write_costs(result: AttentionResult, plan: Preset) -> None:
+    import torch
+
+    from saccade.bench.calibration import write_costs
+
+    _say_written([write_costs(result, torch.device(plan.device), plan.dtype)])
+
+
+def _say_written(paths: Sequence[Path]) -> None:
+    for path in paths:
+        typer.echo(f"wrote {path}", err=True)
