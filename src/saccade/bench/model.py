@@ -14,12 +14,19 @@ import torch.nn.functional as F
 from saccade.bench.clock import time_calls
 from saccade.bench.memory import cuda_peak_mib, probe_peak_mib
 from saccade.bench.results import Timing
-from saccade.bench.shapes import PASSES, Pass
-from saccade.bench.tables import markdown_table, number
+from saccade.bench.shapes import Pass
+from saccade.bench.tables import Table, markdown_table, number
 from saccade.errors import ConfigError
 from saccade.models import VisionTransformer, create_model
 
-__all__ = ["ModelCase", "ModelResult", "ModelRow", "make_model_call", "run_models"]
+__all__ = [
+    "ModelCase",
+    "ModelResult",
+    "ModelRow",
+    "check_cases",
+    "make_model_call",
+    "run_models",
+]
 
 FORMAT = "saccade.bench.model"
 VERSION = 1
@@ -99,9 +106,9 @@ class ModelResult:
             values["speedup_over_softmax"] = self.speedup(row)
         return json.dumps(document, indent=1) + "\n"
 
-    def lines(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Columns and rows of a table."""
-        return COLUMNS, [self._line(row) for row in self.rows]
+    def table(self) -> Table:
+        """Every row of the result as a line."""
+        return Table("Models", COLUMNS, [self._line(row) for row in self.rows])
 
     def _line(self, row: ModelRow) -> tuple[str, ...]:
         case, timing = row.case, row.timing
@@ -120,8 +127,8 @@ class ModelResult:
         tail = (number(row.img_per_s), number(self.speedup(row)), number(row.peak_mib))
         return (*map(str, head), spread, *tail)
 
-    def as_markdown(self) -> str:
-        """The result as a page."""
+    def as_markdown(self, targets: Table | None = None) -> str:
+        """The result as a page, with the table of targets if there is one."""
         facts = self.environment
         state = "" if self.complete else "\n**Interrupted: these are the rows it got to.**\n"
         heading = (
@@ -131,7 +138,10 @@ class ModelResult:
             "`training` is forward, backward and an AdamW step. Peak memory of a GPU includes the "
             "model, of the CPU it is what the step adds.\n" + state
         )
-        return heading + "\n" + markdown_table(*self.lines())
+        page = heading + "\n" + markdown_table(COLUMNS, self.table().lines)
+        if targets is None:
+            return page
+        return page + f"\n## {targets.title}\n\n" + markdown_table(targets.columns, targets.lines)
 
 
 def run_models(
@@ -143,8 +153,7 @@ def run_models(
     report: Callable[[ModelRow, int, int], None],
 ) -> None:
     """Measure every case into the result, so that an interrupted run keeps what it has."""
-    for case in cases:
-        _check(case)
+    check_cases(cases)
     for case in cases:
         try:
             row = _measure(case, device, seconds)
@@ -157,14 +166,13 @@ def run_models(
     result.complete = True
 
 
-def _check(case: ModelCase) -> None:
+def check_cases(cases: Sequence[ModelCase]) -> None:
     """Refuse what cannot be built, before anything is measured."""
-    if case.batch < 1:
-        raise ConfigError(f"batch={case.batch}; expected at least 1")
-    if case.direction not in PASSES:
-        raise ConfigError(f"pass {case.direction!r}; accepted: {', '.join(PASSES)}")
-    with torch.device("meta"):
-        build_model(case)
+    for case in cases:
+        if case.batch < 1:
+            raise ConfigError(f"batch={case.batch}; expected at least 1")
+        with torch.device("meta"):
+            build_model(case)
 
 
 def build_model(case: ModelCase) -> VisionTransformer:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from saccade.bench.model import ModelResult
 from saccade.bench.plots import draw
 from saccade.bench.results import AttentionResult
-from saccade.bench.tables import as_markdown
+from saccade.bench.tables import Table, as_markdown
 from saccade.bench.targets import Verdict
 from saccade.errors import ConfigError
 
-__all__ = ["check_folder", "result_stem", "write_attention"]
+__all__ = ["check_folder", "write_attention", "write_model"]
 
 
 def check_folder(folder: Path) -> None:
@@ -26,20 +27,31 @@ def check_folder(folder: Path) -> None:
         raise ConfigError(f"--out {folder}: the folder cannot be written to; give another")
 
 
-def result_stem(theme: str, hardware: str) -> str:
-    """The name of result files without their ending."""
-    return f"{theme}_{hardware}_{datetime.now(UTC):%Y%m}"
+def _stem(folder: Path, theme: str, hardware: str, *, complete: bool) -> Path:
+    """The path of result files without their ending; an interrupted run gets its own."""
+    partial = "" if complete else "_partial"
+    return folder / f"{theme}_{hardware}_{datetime.now(UTC):%Y%m}{partial}"
 
 
 def write_attention(
     result: AttentionResult, verdicts: Sequence[Verdict], folder: Path, hardware: str
 ) -> list[Path]:
-    """Write JSON, Markdown and plots; an interrupted result gets a name of its own."""
-    stem = result_stem("attention", hardware)
-    path = folder / (stem if result.complete else f"{stem}_partial")
+    """Write JSON, Markdown and plots."""
+    path = _stem(folder, "attention", hardware, complete=result.complete)
     figures = draw(result, path)
     written = [path.with_suffix(".json"), path.with_suffix(".md"), *figures]
     written[0].write_text(result.to_json())
     picture = figures[0].name if figures else None
     written[1].write_text(as_markdown(result, verdicts, picture))
+    return written
+
+
+def write_model(
+    result: ModelResult, targets: Table | None, folder: Path, hardware: str
+) -> list[Path]:
+    """Write JSON and Markdown."""
+    path = _stem(folder, "model", hardware, complete=result.complete)
+    written = [path.with_suffix(".json"), path.with_suffix(".md")]
+    written[0].write_text(result.to_json())
+    written[1].write_text(result.as_markdown(targets))
     return written

@@ -10,7 +10,7 @@ from saccade.bench.presets import PRESETS, Preset
 from saccade.bench.shapes import DTYPES, PASSES, DTypeName, Grid
 from saccade.errors import ConfigError, UnknownNameError
 
-__all__ = ["GridOptions", "make_plan"]
+__all__ = ["GridOptions", "make_plan", "numbers", "words"]
 
 T = TypeVar("T", bound=str)
 
@@ -78,11 +78,11 @@ def _grid(options: GridOptions, device: str, memory: bool) -> Grid:
     if options.tokens is not None and options.batch is not None:
         raise ConfigError("--tokens fixes B H N and --batch fixes B; give one of them")
     mechanisms = options.mechanisms or f"{_SOFTMAX[device]},{_OURS}"
-    passes = _words(options.passes or ",".join(PASSES))
+    passes = words(options.passes or ",".join(PASSES))
     return Grid(
-        mechanisms=tuple(_words(mechanisms)),
-        tokens=_numbers("--n", options.n or "1024,4096"),
-        head_dims=_numbers("--d", options.d or "32,64"),
+        mechanisms=tuple(words(mechanisms)),
+        tokens=numbers("--n", options.n or "1024,4096"),
+        head_dims=numbers("--d", options.d or "32,64"),
         heads=8 if options.heads is None else options.heads,
         batch=1 if options.batch is None else options.batch,
         budget=options.tokens,
@@ -91,13 +91,15 @@ def _grid(options: GridOptions, device: str, memory: bool) -> Grid:
     )
 
 
-def _words(text: str) -> list[str]:
+def words(text: str) -> list[str]:
+    """The words of a list that is separated by commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _numbers(option: str, text: str) -> tuple[int, ...]:
+def numbers(option: str, text: str) -> tuple[int, ...]:
+    """The integers of a list that is separated by commas."""
     try:
-        return tuple(int(word) for word in _words(text))
+        return tuple(int(word) for word in words(text))
     except ValueError:
         raise ConfigError(f"{option} {text!r}; expected integers separated by commas") from None
 

@@ -13,6 +13,7 @@ __all__ = ["draw"]
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B7A500", "#7F7F7F")
 MARKERS = "osD^vPX*"
+SOFTMAX_NAME = "softmax, best kernel"
 SOFTMAX = {"color": "black", "linestyle": "-", "marker": ".", "linewidth": 2.2}
 
 Panel = tuple[str, str]
@@ -54,14 +55,14 @@ def draw(result: AttentionResult, stem: Path) -> list[Path]:
 
 
 def _styles(rows: list[Row]) -> dict[str, dict[str, Any]]:
-    """One look for each mechanism; the fastest softmax is black."""
+    """One look for each mechanism; the best softmax is black."""
     names = dict.fromkeys(row.mechanism for row in rows if row.family != "softmax")
-    styles: dict[str, dict[str, Any]] = {"fastest softmax": SOFTMAX}
+    styles: dict[str, dict[str, Any]] = {SOFTMAX_NAME: SOFTMAX}
     for i, name in enumerate(names):
         peer = next(row.peer for row in rows if row.mechanism == name)
         styles[name] = {
             "color": COLOURS[i % len(COLOURS)],
-            "marker": MARKERS[i % len(MARKERS)],
+            "marker": MARKERS[(i + i // len(COLOURS)) % len(MARKERS)],
             "linestyle": (0, (4, 2)) if peer else "-",
             "linewidth": 1.6,
             "markersize": 5,
@@ -77,7 +78,7 @@ def _points(rows: list[Row], panel: Panel) -> dict[str, dict[int, float]]:
         value = row.median_ms if measure == "time" else row.peak_extra_mib
         if row.direction != direction or value is None or value <= 0:
             continue
-        name = "fastest softmax" if row.family == "softmax" else row.mechanism
+        name = SOFTMAX_NAME if row.family == "softmax" else row.mechanism
         best = points.setdefault(name, {})
         best[row.tokens] = min(value, best.get(row.tokens, value))
     return points
@@ -114,7 +115,7 @@ def _mark_crossovers(
     styles: dict[str, dict[str, Any]],
 ) -> None:
     """A ring and the N at which a mechanism starts to beat softmax, where that is on the grid."""
-    softmax = points.get("fastest softmax", {})
+    softmax = points.get(SOFTMAX_NAME, {})
     level = 0
     for name in styles:
         own = [r for r in rows if r.mechanism == name and r.direction == direction]
@@ -147,6 +148,8 @@ def _finish(figure: Any, grid: Any, styles: dict[str, Any], result: AttentionRes
     for axes in grid.flat:
         handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     shown = [name for name in styles if name in handles]
+    width, height = figure.get_size_inches()
+    columns = max(1, min(len(shown), int(width / 2.3)))
     first = result.rows[0]
     figure.suptitle(
         f"Attention on {result.environment['device_name']}, {first.dtype}; "
@@ -157,9 +160,9 @@ def _finish(figure: Any, grid: Any, styles: dict[str, Any], result: AttentionRes
         [handles[name] for name in shown],
         shown,
         loc="lower center",
-        ncols=min(5, len(shown)),
+        ncols=columns,
         frameon=False,
+        fontsize=9,
     )
-    lines = -(-len(shown) // 5)
-    height = figure.get_figheight()
+    lines = -(-len(shown) // columns)
     figure.tight_layout(rect=(0, (0.15 + 0.25 * lines) / height, 1, 1 - 0.05 / height))

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    import torch
+
+    from saccade.bench.model import ModelResult, ModelRow
+    from saccade.bench.model_plan import ModelPlan
     from saccade.bench.presets import Preset
     from saccade.bench.results import AttentionResult, Row
     from saccade.bench.tables import Table
@@ -87,6 +91,113 @@ def attention(
         raise typer.Exit(INTERRUPTED)
     if calibrate:
         _write_costs(result, plan)
+
+
+@app.command()
+def model(
+    models: Annotated[
+        str, typer.Option("--model", help="Names of models, by commas.")
+    ] = "vit_small_patch16_224",
+    attentions: Annotated[
+        str, typer.Option("--attention", help="Names of attentions, by commas.")
+    ] = "softmax,taylorshift",
+    image_size: Annotated[str, typer.Option(help="Heights and widths, by commas.")] = "224",
+    patch_size: Annotated[
+        str | None, typer.Option(help="Patch sizes, by commas; the model's own by default.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Images in a batch.")] = 8,
+    passes: Annotated[
+        str, typer.Option(help="forward, training (with an AdamW step), or both.")
+    ] = "forward,training",
+    compiled: Annotated[bool, typer.Option("--compile", help="Use torch.compile.")] = False,
+    autocast: Annotated[
+        bool | None,
+        typer.Option(help="Products in bfloat16; on a GPU by default."),
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Cases with targets, instead of the above: vit-s-1024.")
+    ] = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    seconds: Seconds = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Images/s and memory of models with any attention, resolution and patch size."""
+    import torch
+
+    from saccade.bench.environment import resolve_device
+    from saccade.bench.model_plan import ModelPlan, make_cases, preset_plan
+    from saccade.bench.plan import numbers, words
+
+    chosen = resolve_device(device)
+    if preset is not None:
+        plan = preset_plan(preset)
+    else:
+        cases = make_cases(
+            words(models),
+            words(attentions),
+            numbers("--image-size", image_size),
+            None if patch_size is None else numbers("--patch-size", patch_size),
+            words(passes),
+            batch=batch,
+            compiled=compiled,
+            autocast=chosen.type == "cuda" if autocast is None else autocast,
+        )
+        plan = ModelPlan(cases)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    default = 1.0 if chosen.type == "cuda" else 2.0
+    result = _run_models(plan, chosen, default if seconds is None else seconds, out)
+    _finish_models(result, plan, chosen, out, as_json=as_json)
+
+
+def _run_models(
+    plan: ModelPlan, device: torch.device, seconds: float, out: Path | None
+) -> ModelResult:
+    """Measure; Ctrl-C ends it with what there is."""
+    from saccade.bench.environment import describe_environment
+    from saccade.bench.model import ModelResult, check_cases, run_models
+    from saccade.bench.output import check_folder
+
+    check_cases(plan.cases)
+    if out is not None:
+        check_folder(out)
+    result = ModelResult(describe_environment(device))
+    try:
+        run_models(result, plan.cases, device, seconds=seconds, report=_say_model)
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted after {len(result.rows)} rows", err=True)
+    return result
+
+
+def _say_model(row: ModelRow, done: int, total: int) -> None:
+    from saccade.bench.tables import number
+
+    case = row.case
+    what = f"{case.model} {case.attention} {case.image_size} px {case.direction}"
+    found = f"{number(row.img_per_s)} images/s" if row.timing else row.reason
+    typer.echo(f"[{done}/{total}] {what}: {found}", err=True)
+
+
+def _finish_models(
+    result: ModelResult, plan: ModelPlan, device: torch.device, out: Path | None, *, as_json: bool
+) -> None:
+    from saccade.bench.environment import hardware_slug
+    from saccade.bench.model_plan import model_verdicts
+    from saccade.bench.output import write_model
+
+    targets = model_verdicts(result, plan) if plan.targets else None
+    if as_json:
+        typer.echo(result.to_json(), nl=False)
+    else:
+        for table in (result.table(), targets):
+            if table is not None:
+                _print_table(table)
+    if out is not None:
+        _say_written(write_model(result, targets, out, hardware_slug(device)))
+    if not result.complete:
+        raise typer.Exit(INTERRUPTED)
 
 
 def _list_mechanisms() -> None:
