@@ -92,7 +92,7 @@ class Trainer:
         epochs = self.config.train.epochs
         self.reporter.start(epochs * len(self.train_loader), self.at.step)
         while self.at.epoch < epochs and not self._out_of_patience():
-            self._train_epoch()
+            self.train_epoch()
             self._end_epoch()
         return self._finish()
 
@@ -103,7 +103,8 @@ class Trainer:
             values = {"state": state, **position, "message": message, "pid": os.getpid()}
             self.run.write("status.json", {**values, "updated": time.time()})
 
-    def _train_epoch(self) -> None:
+    def train_epoch(self) -> None:
+        """Take the steps of the epoch under way, from wherever it stands."""
         self.stepper.network.train()
         self._epoch_start = (time.perf_counter(), self.at.batch)
         self._interval_start = (time.perf_counter(), self.at.step)

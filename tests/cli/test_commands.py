@@ -1,0 +1,191 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from saccade.cli import COMMANDS
+from saccade.config import list_recipes, load_config
+from tests.cli.conftest import Saccade, fresh
+from tests.train.tiny_runs import tiny
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help_is_cheap_and_there(command: str | None) -> None:
+    """No torch and no configuration behind `--help`: that is what keeps it under 0.3 seconds."""
+    words = [command, "--help"] if command else ["--help"]
+    code = (
+        "import sys\nfrom saccade.cli import main\n"
+        f"try: main({words!r})\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "heavy = {'torch', 'numpy', 'accelerate', 'PIL', 'yaml'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"Usage: saccade{' ' + command if command else ''}")
+    assert "--help" in done.stdout
+
+
+def test_every_command_is_listed(saccade: Saccade) -> None:
+    code, out, _ = saccade("--help")
+    assert code == 0
+    for command, line in COMMANDS.items():
+        assert f"{command} " in out
+        assert line in out
+
+
+def test_unknown_command_suggests(saccade: Saccade) -> None:
+    code, _, err = saccade("trian")
+    assert code == 2
+    assert "Did you mean 'train'?" in err
+
+
+def test_list_names(saccade: Saccade) -> None:
+    assert saccade("list", "recipes", "--json")[1].strip() == json.dumps(list_recipes())
+    assert saccade("list", "attentions", "taylor*")[1].split() == ["taylor", "taylorshift"]
+    assert "vit_cifar" in saccade("list", "models")[1].split()
+    assert "digits" in saccade("list", "datasets")[1].split()
+    code, _, err = saccade("list", "model")
+    assert code == 2
+    assert "did you mean 'models'" in err
+
+
+def test_print_config_is_the_resolved_config(saccade: Saccade, tmp_path: Path) -> None:
+    code, out, _ = saccade("train", "digits-quick", "optim.lr=0.5", "--print-config")
+    assert code == 0
+    (tmp_path / "printed.yaml").write_text(out)
+    assert load_config(tmp_path / "printed.yaml") == load_config("digits-quick", ["optim.lr=0.5"])
+
+
+def test_dry_run_writes_nothing(saccade: Saccade, recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code, words, _ = saccade("train", recipe, "--dry-run", "--json", "--out", out)
+    assert code == 0
+    assert json.loads(words)["steps"] == 14
+    assert not out.exists()
+
+
+def test_train_in_a_fresh_process(recipe: Path, run: Path, tmp_path: Path) -> None:
+    done = fresh("train", str(recipe), "--out", str(tmp_path / "run"), "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["epochs"] == 2
+    assert b"epoch   2" in done.stderr
+    first, second = (
+        sorted((folder / "checkpoints").iterdir())[-1] / "model.safetensors"
+        for folder in (run, tmp_path / "run")
+    )
+    assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["train"], 2, "RECIPE is needed"),
+        (["train", "digits-quick"], 2, "--out DIR is needed"),
+        (["train", "digit-quick"], 2, "did you mean 'digits-quick'"),
+        (["train", "absent.yaml"], 2, "no such config file: 'absent.yaml'"),
+        (["train", "digits-quick", "optim.lrr=1"], 2, "did you mean 'optim.lr'"),
+        (["train", "digits-quick", "model.name=vit_cifra", "--dry-run"], 2, "'vit_cifar'"),
+        (["train", "digits-quick", "model.attention=tayler", "--dry-run"], 2, "'taylor'"),
+        (["train", "digits-quick", "data.name=digit", "--dry-run"], 2, "'digits'"),
+        (["train", "digits-quick", "model.overrides.dept=3", "--dry-run"], 2, "depth"),
+        (["train", "taylorshift-vit-ti", "data.root=/absent", "--dry-run"], 3, "/absent"),
+        (["train", "digits-quick", "--out", "/proc/nowhere/run"], 2, "cannot write"),
+        (["train", "--resume", "--out", "/absent/run"], 2, "not a run folder"),
+        (["evaluate", "/absent"], 2, "not a run folder"),
+        (["predict", "/absent", "x.png"], 2, "not a run folder"),
+        (["train", "--frobnicate"], 2, "No such option"),
+    ],
+)
+def test_mistakes_get_one_line_and_a_code(
+    saccade: Saccade, words: list[str], code: int, told: str
+) -> None:
+    got, out, err = saccade(*words)
+    assert got == code, err
+    assert told in err
+    assert not out
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) <= 4
+
+
+def test_debug_shows_the_traceback() -> None:
+    done = fresh("train", "digit-quick", "--debug")
+    assert done.returncode == 1
+    assert b"Traceback" in done.stderr
+    assert b"UnknownNameError" in done.stderr
+
+
+def test_existing_run_newer_config_and_other_config(saccade: Saccade, run: Path) -> None:
+    code, _, err = saccade("train", "digits-quick", "--out", run)
+    assert code == 2
+    assert "add --resume" in err
+    code, _, err = saccade("train", "--resume", "--out", run, "optim.lr=9")
+    assert code == 2
+    assert "optim.lr (0.01 -> 9.0)" in err
+
+
+def test_newer_run_folder_is_refused(saccade: Saccade, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("version: 99\nnovel: {thing: 1}\n")
+    for words in (["evaluate", tmp_path], ["train", "--resume", "--out", tmp_path]):
+        code, _, err = saccade(*words)
+        assert code == 2
+        assert "newer saccade" in err
+
+
+def test_evaluate(saccade: Saccade, run: Path) -> None:
+    code, out, _ = saccade("evaluate", run, "--json", "--device", "cpu")
+    assert code == 0
+    result = json.loads(out)
+    summary = json.loads((run / "summary.json").read_text())
+    assert result["accuracy"] == summary["test_accuracy"]
+    code, table, _ = saccade("evaluate", run, "--split", "val")
+    assert code == 0
+    assert "accuracy by class" in table
+    assert saccade("evaluate", run, "--split", "dev")[0] == 2
+    assert saccade("evaluate", run, "--weights", "worst")[0] == 2
+
+
+def test_predict(saccade: Saccade, run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for shade in (0, 255):
+        Image.new("L", (20, 30), shade).save(folder / f"{shade}.png")
+    code, out, err = saccade("predict", run, folder, folder / "0.png", "--json", "--top", "2")
+    assert code == 0, err
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [Path(row["image"]).name for row in rows] == ["0.png", "255.png", "0.png"]
+    assert rows[0]["classes"] == rows[2]["classes"]
+    assert len(rows[0]["classes"]) == 2
+    (folder / "broken.png").write_bytes(b"not a picture")
+    code, _, err = saccade("predict", run, folder / "broken.png")
+    assert code == 3
+    assert "broken.png" in err
+    assert saccade("predict", run, tmp_path / "absent.png")[0] == 3
+    code, _, err = saccade("predict", run, "https://example.org/cat.png")
+    assert code == 2
+    assert "URLs are not fetched" in err
+
+
+def test_predict_from_stdin(run: Path, tmp_path: Path) -> None:
+    Image.new("L", (8, 8), 90).save(tmp_path / "grey.png")
+    done = fresh("predict", str(run), "-", stdin=(tmp_path / "grey.png").read_bytes())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(b"-  ")
+
+
+def test_doctor(saccade: Saccade) -> None:
+    code, out, _ = saccade("doctor", "--json")
+    assert code == 0
+    facts = json.loads(out)
+    assert facts["torch"]
+    assert facts["extra timm"]
+
+
+def test_resume_without_recipe(saccade: Saccade, run: Path) -> None:
+    code, out, _ = saccade("train", "--resume", "--out", run, "--json")
+    assert code == 0
+    assert json.loads(out)["epochs"] == tiny("train.epochs=2").train.epochs
