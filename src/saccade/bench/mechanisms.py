@@ -18,7 +18,7 @@ from saccade.errors import ConfigError
 from saccade.layers import ATTENTIONS, AttentionCore, create_core
 from saccade.layers.cores import SoftmaxCore, TaylorCore
 from saccade.ops import taylor_attention
-from saccade.ops.arguments import Backend, check_backend
+from saccade.ops.arguments import Backend, check_backend, compute_dtype
 from saccade.ops.taylor import Algorithm, num_features
 from saccade.registry import Registry
 
@@ -128,7 +128,7 @@ def _core(attention: str, algorithm: Algorithm | None = None) -> Build:
         else:
             check_backend(backend, ("auto",))
         core = create_core(attention, shape.heads, shape.head_dim, options=options)
-        core.to(setting.device)
+        core.to(setting.device, compute_dtype(setting.dtype))
         return Operation(core, _core_flops(core, shape), _parameters(core, setting.dtype))
 
     return build
