@@ -1,0 +1,128 @@
+"""Search the block sizes of the fused Taylor kernels on the device at hand.
+
+    python benchmarks/tune_taylor.py --out DIR [--dims 16,32,64,128] [--kernels accumulate,values]
+
+Candidates are compiled by several processes at once, then timed in one (median of repeated runs,
+cache flushed between them). The winners belong into `saccade/ops/taylor/triton/settings.py`.
+"""
+
+import argparse
+import itertools
+import json
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import torch
+import triton
+
+from saccade.ops.taylor.triton import launch
+from saccade.ops.taylor.triton.problem import Problem
+from saccade.ops.taylor.triton.settings import Blocks, blocks_for
+
+ROWS_KERNELS = ("values", "gradients")
+DIRECT_KERNELS = ("direct_forward", "direct_queries", "direct_keys")
+
+
+def candidates(kernel: str, dim: int) -> list[Blocks]:
+    warps, stages = (4, 8), (1, 2, 3) if kernel in ROWS_KERNELS else (2, 3, 4)
+    if kernel == "accumulate":
+        groups = {16: (1,), 32: (1, 3), 64: (1, 2), 128: (1, 2)}[dim]
+        return [Blocks(*c) for c in itertools.product(groups, (32, 64, 128), warps, stages)]
+    if kernel == "moments":
+        return [Blocks(0, *c) for c in itertools.product((32, 64, 128), warps, (1, 2, 3))]
+    if kernel in ROWS_KERNELS:
+        return [Blocks(r, 0, w, s) for r, w, s in itertools.product((64, 128, 256), warps, stages)]
+    rows, blocks = (128,), (32, 64, 128)
+    return [Blocks(*c) for c in itertools.product(rows, blocks, warps, stages)]
+
+
+def make_problem(dim: int, tokens: int) -> Problem:
+    heads = (1 << (21 if dim <= 32 else 20)) // tokens
+    torch.manual_seed(0)
+    qkv = torch.randn(max(1, heads // 8), tokens, 3, min(8, heads), dim, device="cuda")
+    q, k, v = qkv.bfloat16().permute(2, 0, 3, 1, 4)
+    return Problem(q, k, v, None, None, dim**-0.5, 0.5, 1.0, 1.0, "ieee")
+
+
+class Runner:
+    """Runs one kernel of one problem with given blocks."""
+
+    def __init__(self, dim: int, tokens: int) -> None:
+        self.problem = make_problem(dim, tokens)
+        p = self.problem
+        self.out, self.total, self.state, self.moments = launch.run_efficient(p)
+        self.grad = torch.randn_like(self.out)
+        dy, self.dz = launch._row_gradients(p, self.grad, self.out, self.total)
+        self.dy = dy.view_as(self.out)
+
+    def run(self, kernel: str, blocks: Blocks) -> None:
+        launch.blocks_for = lambda name, *rest: blocks if name == kernel else blocks_for(name, *rest)
+        p = self.problem
+        if kernel in ("accumulate", "moments"):
+            launch._accumulate(p, p.k, p.v, None, keys=True)
+        elif kernel == "values":
+            launch._values(p, p.q, self.state, self.moments, self.out, self.total)
+        elif kernel == "gradients":
+            launch._gradients(p, p.q, self.dy, self.dz, self.state, self.moments, self.grad)
+        elif kernel == "direct_forward":
+            launch.run_direct(p)
+        else:
+            launch.run_direct_backward(p, self.grad, self.out, self.total)
+
+
+def compile_some(dim: int, tokens: int, jobs: list[tuple[str, Blocks]]) -> list[str]:
+    runner, failed = Runner(dim, tokens), []
+    for kernel, blocks in jobs:
+        try:
+            runner.run(kernel, blocks)
+            torch.cuda.synchronize()
+        except Exception as error:
+            failed.append(f"{kernel} {tuple(blocks)}: {type(error).__name__} {str(error)[:80]}")
+    return failed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--dims", default="16,32,64,128")
+    parser.add_argument("--kernels", default=",".join(("accumulate", "moments", *ROWS_KERNELS, *DIRECT_KERNELS)))
+    parser.add_argument("--tokens", type=int, default=16384)
+    parser.add_argument("--direct-tokens", type=int, default=4096)
+    parser.add_argument("--workers", type=int, default=12)
+    arguments = parser.parse_args()
+    start, results = time.time(), {}
+    plan = []
+    for dim in map(int, arguments.dims.split(",")):
+        for kernel in arguments.kernels.split(","):
+            tokens = arguments.direct_tokens if kernel in DIRECT_KERNELS else arguments.tokens
+            plan += [(dim, tokens, kernel, blocks) for blocks in candidates(kernel, dim)]
+    groups: dict[tuple[int, int, int], list[tuple[str, Blocks]]] = {}
+    for index, (dim, tokens, kernel, blocks) in enumerate(plan):
+        groups.setdefault((dim, tokens, index % arguments.workers), []).append((kernel, blocks))
+    with ProcessPoolExecutor(arguments.workers, torch.multiprocessing.get_context("spawn")) as pool:
+        futures = [pool.submit(compile_some, d, n, jobs) for (d, n, _), jobs in groups.items()]
+        failed = [line for future in futures for line in future.result()]
+    print(f"compiled {len(plan)} in {time.time() - start:.0f} s, {len(failed)} failed", flush=True)
+    for (dim, tokens), jobs in itertools.groupby(plan, key=lambda job: job[:2]):
+        runner = Runner(dim, tokens)
+        for _, _, kernel, blocks in jobs:
+            try:
+                runner.run(kernel, blocks)
+                ms = triton.testing.do_bench(
+                    lambda k=kernel, b=blocks, r=runner: r.run(k, b), warmup=5, rep=20,
+                    return_mode="median",
+                )  # fmt: skip
+            except Exception:
+                continue
+            results.setdefault(f"{kernel} D={dim}", []).append((ms, tuple(blocks)))
+    for name, rows in results.items():
+        rows.sort()
+        print(name, " ".join(f"{ms:.3f}{blocks}" for ms, blocks in rows[:4]), flush=True)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"results": results, "failed": failed}, indent=1)
+    (arguments.out / "tune_taylor.json").write_text(text)
+
+
+if __name__ == "__main__":
+    main()

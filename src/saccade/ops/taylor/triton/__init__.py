@@ -1,0 +1,8 @@
+"""Fused Taylor attention in Triton, both algorithms, forward and backward.
+
+Importing this package needs triton; callers ask `saccade.ops.taylor.backends` first.
+"""
+
+from saccade.ops.taylor.triton.operators import fused
+
+__all__ = ["fused"]

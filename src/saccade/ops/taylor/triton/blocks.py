@@ -1,0 +1,97 @@
+"""What both fused algorithms share: loading rows, the unit sphere, the gradient of a quotient.
+
+A row x of queries or keys enters as alpha x, alpha = factor or factor / |x|, so that TaylorShift's
+normalisation costs no pass of its own. Rows beyond the end and masked keys are zero; both drop out,
+because the part b s + a s^2 of a weight vanishes at s = 0 and the constant part is a plain sum.
+"""
+
+import triton
+import triton.language as tl
+
+__all__ = ["head_offset", "load_rows", "pull_back", "row_factors", "row_gradients", "store_rows"]
+
+NORM_EPS = tl.constexpr(1e-12)
+
+
+@triton.jit
+def head_offset(bh, heads, stride_b, stride_h):
+    """Offset of one head of one sample, in 64 bits."""
+    return (bh // heads).to(tl.int64) * stride_b + (bh % heads).to(tl.int64) * stride_h
+
+
+@triton.jit
+def load_rows(base, keep, cols, width, stride_n, stride_d, EVEN: tl.constexpr):
+    """(rows, cols) from `base` on; zero where a row is not kept or a column does not exist.
+
+    Where EVEN, every row and column exists and nothing is compared.
+    """
+    rows = tl.arange(0, keep.shape[0])
+    pointers = base + rows[:, None] * stride_n + cols[None, :] * stride_d
+    if EVEN:
+        return tl.load(pointers)
+    return tl.load(pointers, mask=keep[:, None] & (cols < width)[None, :], other=0.0)
+
+
+@triton.jit
+def store_rows(base, keep, cols, width, stride_n, value):
+    """Write (rows, cols) from `base` on."""
+    rows = tl.arange(0, keep.shape[0])
+    pointers = base + rows[:, None] * stride_n + cols[None, :]
+    tl.store(pointers, value.to(base.dtype.element_ty), mask=keep[:, None] & (cols < width)[None, :])
+
+
+@triton.jit
+def row_factors(x, factor, NORMALIZE: tl.constexpr):
+    """alpha of every row: factor, over the row's length where rows are normalised."""
+    if NORMALIZE:
+        x = x.to(tl.float32)
+        return factor / tl.maximum(tl.sqrt(tl.sum(x * x, axis=1)), NORM_EPS)
+    return tl.zeros([x.shape[0]], tl.float32) + factor
+
+
+@triton.jit
+def pull_back(grad, raw, factor, NORMALIZE: tl.constexpr):
+    """Gradient of x from that of alpha x, and each row's contribution to that of the factor."""
+    raw = raw.to(tl.float32)
+    if NORMALIZE:
+        inverse = 1.0 / tl.maximum(tl.sqrt(tl.sum(raw * raw, axis=1)), NORM_EPS)
+        unit = raw * inverse[:, None]
+        along = tl.sum(grad * unit, axis=1)
+        return (grad - along[:, None] * unit) * (factor * inverse)[:, None], along
+    return grad * factor, tl.sum(grad * raw, axis=1)
+
+
+@triton.jit
+def lengths(
+    x_ptr, temperature_ptr, out_ptr, heads, tokens, D, xb, xh, xn, xd, scale,
+    DP: tl.constexpr, ROWS: tl.constexpr, TEMPERED: tl.constexpr,
+):  # fmt: skip
+    """alpha of every row, for the loops of the direct kernels."""
+    first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
+    keep = first + tl.arange(0, ROWS) < tokens
+    factor = scale
+    if TEMPERED:
+        factor = scale * tl.load(temperature_ptr + bh % heads)
+    base = x_ptr + head_offset(bh, heads, xb, xh) + first.to(tl.int64) * xn
+    x = load_rows(base, keep, tl.arange(0, DP), D, xn, xd, False)
+    out = out_ptr + bh.to(tl.int64) * tokens + first + tl.arange(0, ROWS)
+    tl.store(out, row_factors(x, factor, True), mask=keep)
+
+
+@triton.jit
+def row_gradients(
+    grad_ptr, out_ptr, total_ptr, dy_ptr, dz_ptr, queries, heads,
+    grad_b, grad_h, grad_n, grad_d, E, EP: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """From g and o: the gradients g / z and -(g.o) / z of numerator and denominator."""
+    first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
+    keep = first + tl.arange(0, ROWS) < queries
+    cols = tl.arange(0, EP)
+    row = bh.to(tl.int64) * queries + first
+    grad_base = grad_ptr + head_offset(bh, heads, grad_b, grad_h) + first.to(tl.int64) * grad_n
+    g = load_rows(grad_base, keep, cols, E, grad_n, grad_d, False).to(tl.float32)
+    o = load_rows(out_ptr + row * E, keep, cols, E, E, 1, False).to(tl.float32)
+    places = row + tl.arange(0, ROWS)
+    inverse = 1.0 / tl.load(total_ptr + places, mask=keep, other=1.0)
+    store_rows(dy_ptr + row * E, keep, cols, E, E, g * inverse[:, None])
+    tl.store(dz_ptr + places, -tl.sum(g * o, axis=1) * inverse, mask=keep)

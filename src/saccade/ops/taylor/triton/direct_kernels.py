@@ -1,0 +1,173 @@
+"""The direct algorithm, flash-style: scores never leave registers, no exponential, no maximum.
+
+With s = x.k, x = alpha q, w' = b s + a s^2 and all sums over keys divided by N:
+
+    o = (sum w' v + c sum v) / z,    z = sum w' + c m,    m keys attended to
+    ds = (dy.v + dz) (b + 2 a s),    dv = sum w' dy + c sum dy,    dx = sum ds k,   dk = sum ds x
+
+Normalised rows enter the products as they are; their lengths multiply the scores.
+"""
+
+import triton
+import triton.language as tl
+
+from saccade.ops.taylor.triton.blocks import (
+    head_offset,
+    load_rows,
+    pull_back,
+    row_factors,
+    store_rows,
+)
+
+__all__ = ["direct_forward", "direct_keys", "direct_queries"]
+
+
+@triton.jit
+def _kept(first, limit, mask_ptr, BLOCK: tl.constexpr, MASKED: tl.constexpr):
+    """Which of the rows from `first` on exist and are attended to."""
+    rows = first + tl.arange(0, BLOCK)
+    if MASKED:
+        return tl.load(mask_ptr + rows, mask=rows < limit, other=0) != 0
+    return rows < limit
+
+
+@triton.jit
+def direct_forward(
+    q_ptr, k_ptr, v_ptr, mask_ptr, temperature_ptr, lengths_ptr, count_ptr, sum_v_ptr,
+    out_ptr, total_ptr, heads, queries, keys, D, E,
+    qb, qh, qn, qd, kb, kh, kn, kd, vb, vh, vn, vd, scale, a, b, c, floor,
+    DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    NORMALIZE: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
+    DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """o and z of a block of queries."""
+    first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
+    keep = first + tl.arange(0, ROWS) < queries
+    cols, wide = tl.arange(0, DP), tl.arange(0, EP)
+    factor = scale
+    if NORMALIZE:
+        factor = scale * tl.load(temperature_ptr + bh % heads)
+    q_base = q_ptr + head_offset(bh, heads, qb, qh) + first.to(tl.int64) * qn
+    x = load_rows(q_base, keep, cols, D, qn, qd, False).to(tl.float32)
+    x = (x * row_factors(x, factor, NORMALIZE)[:, None]).to(DTYPE)
+    k_base, v_base = k_ptr + head_offset(bh, heads, kb, kh), v_ptr + head_offset(bh, heads, vb, vh)
+    mask_ptr += (bh // heads).to(tl.int64) * keys
+    lengths_ptr += bh.to(tl.int64) * keys
+    acc = tl.zeros([ROWS, EP], tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    for start in range(0, keys, BLOCK):
+        inside = _kept(start, keys, mask_ptr, BLOCK, MASKED)
+        k = load_rows(k_base, inside, cols, D, kn, kd, EVEN).to(DTYPE)
+        v = load_rows(v_base, inside, wide, E, vn, vd, EVEN).to(DTYPE)
+        s = tl.dot(x, tl.trans(k), input_precision=PRECISION)
+        if NORMALIZE:
+            s *= tl.load(lengths_ptr + start + tl.arange(0, BLOCK), mask=inside, other=0.0)[None, :]
+        w = s * (a * s + b)
+        total += tl.sum(w, axis=1)
+        acc = tl.dot(w.to(DTYPE), v, acc, input_precision=PRECISION)
+        k_base += BLOCK * kn
+        v_base += BLOCK * vn
+    count = tl.load(count_ptr + bh // heads)
+    z = tl.maximum((total + c * count) / keys, floor * count / keys)
+    z = tl.where(z > 0, z, 1.0)
+    acc += c * tl.load(sum_v_ptr + bh.to(tl.int64) * E + wide, mask=wide < E, other=0.0)[None, :]
+    row = bh.to(tl.int64) * queries + first
+    store_rows(out_ptr + row * E, keep, wide, E, E, acc / (z * keys)[:, None])
+    tl.store(total_ptr + row + tl.arange(0, ROWS), z, mask=keep)
+
+
+@triton.jit
+def direct_queries(
+    q_ptr, k_ptr, v_ptr, mask_ptr, temperature_ptr, lengths_ptr, dy_ptr, dz_ptr, dq_ptr, dt_ptr,
+    heads, queries, keys, D, E,
+    qb, qh, qn, qd, kb, kh, kn, kd, vb, vh, vn, vd, scale, a, b,
+    DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    NORMALIZE: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
+    DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a block of queries, and of the temperature."""
+    first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
+    keep = first + tl.arange(0, ROWS) < queries
+    cols, wide = tl.arange(0, DP), tl.arange(0, EP)
+    factor = scale
+    if NORMALIZE:
+        factor = scale * tl.load(temperature_ptr + bh % heads)
+    q_base = q_ptr + head_offset(bh, heads, qb, qh) + first.to(tl.int64) * qn
+    raw = load_rows(q_base, keep, cols, D, qn, qd, False).to(tl.float32)
+    x = (raw * row_factors(raw, factor, NORMALIZE)[:, None]).to(DTYPE)
+    row = bh.to(tl.int64) * queries + first
+    dy = load_rows(dy_ptr + row * E, keep, wide, E, E, 1, False).to(DTYPE)
+    dz = tl.load(dz_ptr + row + tl.arange(0, ROWS), mask=keep, other=0.0)
+    k_base, v_base = k_ptr + head_offset(bh, heads, kb, kh), v_ptr + head_offset(bh, heads, vb, vh)
+    mask_ptr += (bh // heads).to(tl.int64) * keys
+    lengths_ptr += bh.to(tl.int64) * keys
+    dx = tl.zeros([ROWS, DP], tl.float32)
+    for start in range(0, keys, BLOCK):
+        inside = _kept(start, keys, mask_ptr, BLOCK, MASKED)
+        k = load_rows(k_base, inside, cols, D, kn, kd, EVEN).to(DTYPE)
+        v = load_rows(v_base, inside, wide, E, vn, vd, EVEN).to(DTYPE)
+        s = tl.dot(x, tl.trans(k), input_precision=PRECISION)
+        ds = tl.dot(dy, tl.trans(v), input_precision=PRECISION) + dz[:, None]
+        if NORMALIZE:
+            alpha = tl.load(lengths_ptr + start + tl.arange(0, BLOCK), mask=inside, other=0.0)
+            ds *= (2 * a * alpha)[None, :] * s + b
+            ds *= alpha[None, :]
+        else:
+            ds *= 2 * a * s + b
+        dx = tl.dot(ds.to(DTYPE), k, dx, input_precision=PRECISION)
+        k_base += BLOCK * kn
+        v_base += BLOCK * vn
+    dq, dt = pull_back(dx / keys, raw, factor, NORMALIZE)
+    store_rows(dq_ptr + row * D, keep, cols, D, D, dq)
+    if NORMALIZE:
+        tl.store(dt_ptr + row + tl.arange(0, ROWS), dt * scale, mask=keep)
+
+
+@triton.jit
+def direct_keys(
+    q_ptr, k_ptr, v_ptr, mask_ptr, lengths_ptr, dy_ptr, dz_ptr, sum_dy_ptr, dk_ptr, dv_ptr,
+    heads, queries, keys, D, E,
+    qb, qh, qn, qd, kb, kh, kn, kd, vb, vh, vn, vd, scale, a, b, c,
+    DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    NORMALIZE: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
+    DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The gradients of a block of keys and values."""
+    first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
+    exists = first + tl.arange(0, ROWS) < keys
+    keep = _kept(first, keys, mask_ptr + (bh // heads).to(tl.int64) * keys, ROWS, MASKED)
+    cols, wide = tl.arange(0, DP), tl.arange(0, EP)
+    k_base = k_ptr + head_offset(bh, heads, kb, kh) + first.to(tl.int64) * kn
+    v_base = v_ptr + head_offset(bh, heads, vb, vh) + first.to(tl.int64) * vn
+    raw = load_rows(k_base, keep, cols, D, kn, kd, False).to(tl.float32)
+    v = load_rows(v_base, keep, wide, E, vn, vd, False).to(DTYPE)
+    # Scores are k.q alpha_q: the keys' own factor (and the scale) is in k.
+    k = (raw * row_factors(raw, 1.0 if NORMALIZE else scale, NORMALIZE)[:, None]).to(DTYPE)
+    q_base = q_ptr + head_offset(bh, heads, qb, qh)
+    dy_base = dy_ptr + bh.to(tl.int64) * queries * E
+    row = bh.to(tl.int64) * queries + tl.arange(0, BLOCK)
+    dk = tl.zeros([ROWS, DP], tl.float32)
+    dv = tl.zeros([ROWS, EP], tl.float32)
+    for start in range(0, queries, BLOCK):
+        inside = start + tl.arange(0, BLOCK) < queries
+        x = load_rows(q_base, inside, cols, D, qn, qd, EVEN).to(DTYPE)
+        dy = load_rows(dy_base, inside, wide, E, E, 1, EVEN).to(DTYPE)
+        dz = tl.load(dz_ptr + row + start, mask=inside, other=0.0)
+        s = tl.dot(k, tl.trans(x), input_precision=PRECISION)  # (keys, queries)
+        ds = tl.dot(v, tl.trans(dy), input_precision=PRECISION) + dz[None, :]
+        if NORMALIZE:
+            alpha = tl.load(lengths_ptr + row + start, mask=inside, other=0.0)
+            s *= alpha[None, :]
+            ds *= alpha[None, :]
+        dv = tl.dot((s * (a * s + b)).to(DTYPE), dy, dv, input_precision=PRECISION)
+        ds *= 2 * a * s + b
+        dk = tl.dot(ds.to(DTYPE), x, dk, input_precision=PRECISION)
+        q_base += BLOCK * qn
+        dy_base += BLOCK * E
+    sum_dy = tl.load(sum_dy_ptr + bh.to(tl.int64) * E + wide, mask=wide < E, other=0.0)
+    dv = (dv + c * sum_dy[None, :]) / keys
+    dk, _ = pull_back(dk / keys, raw, 1.0 if NORMALIZE else scale, NORMALIZE)
+    kept = tl.where(keep, 1.0, 0.0)[:, None]
+    row_out = bh.to(tl.int64) * keys + first
+    store_rows(dk_ptr + row_out * D, exists, cols, D, D, dk * kept)
+    store_rows(dv_ptr + row_out * E, exists, wide, E, E, dv * kept)

@@ -1,0 +1,273 @@
+"""Launches of the fused kernels: grids, buffers, and nothing about gradients of gradients."""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from saccade.ops.taylor.triton.blocks import lengths, row_gradients
+from saccade.ops.taylor.triton.direct_kernels import (
+    direct_forward,
+    direct_keys,
+    direct_queries,
+)
+from saccade.ops.taylor.triton.efficient_kernels import (
+    accumulate,
+    gradients,
+    moments,
+    unfold,
+    values,
+)
+from saccade.ops.taylor.triton.problem import Problem, power_of_two
+from saccade.ops.taylor.triton.settings import blocks_for
+
+__all__ = [
+    "Grads",
+    "run_direct",
+    "run_direct_backward",
+    "run_efficient",
+    "run_efficient_backward",
+]
+
+Grads = tuple[Tensor, Tensor, Tensor, Tensor | None]
+
+# The interpreter, which runs the kernels on a CPU for tests, has no products of bfloat16.
+_INTERPRETED = triton.knobs.runtime.interpret
+_TRITON_DTYPE = {
+    torch.bfloat16: tl.float32 if _INTERPRETED else tl.bfloat16,
+    torch.float32: tl.float32,
+}
+_ROW_BLOCK = 128
+_BUSY_PROGRAMS = 528  # four for each multiprocessor of an H100 or H200
+
+
+def _flags(p: Problem) -> dict[str, Any]:
+    return {
+        "DP": power_of_two(p.dim),
+        "EP": power_of_two(p.width),
+        "NORMALIZE": p.temperature is not None,
+        "MASKED": p.key_mask is not None,
+        "DTYPE": _TRITON_DTYPE[p.operands],
+        "PRECISION": p.dot_precision,
+    }
+
+
+def _row_gradients(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+    dy = p.new(p.batch_heads, p.queries, p.width, dtype=p.operands)
+    dz = p.new(p.batch_heads, p.queries, dtype=torch.float32)
+    row_gradients[(triton.cdiv(p.queries, _ROW_BLOCK), p.batch_heads)](
+        grad, out, total, dy, dz, p.queries, p.heads, *grad.stride(), p.width,
+        EP=power_of_two(p.width), ROWS=_ROW_BLOCK,
+    )  # fmt: skip
+    return dy, dz
+
+
+def _lengths(p: Problem, x: Tensor, *, tempered: bool) -> Tensor:
+    """alpha of every row of x, (B H, tokens); any tensor where rows are not normalised."""
+    if p.temperature is None:
+        return x
+    out = p.new(p.batch_heads, x.shape[2], dtype=torch.float32)
+    lengths[(triton.cdiv(x.shape[2], _ROW_BLOCK), p.batch_heads)](
+        x, p.temperature_argument, out, p.heads, x.shape[2], p.dim, *x.stride(),
+        p.scale if tempered else 1.0,
+        DP=power_of_two(p.dim), ROWS=_ROW_BLOCK, TEMPERED=tempered,
+    )  # fmt: skip
+    return out
+
+
+def _is_even(p: Problem, tokens: int, block: int) -> bool:
+    """Whether a loop over blocks of tokens meets neither an end nor a mask nor padding."""
+    exact = p.dim == power_of_two(p.dim) and p.width == power_of_two(p.width)
+    return exact and p.key_mask is None and tokens % block == 0
+
+
+def run_direct(p: Problem) -> tuple[Tensor, Tensor]:
+    """Output (B, H, N, E) and row sums over N, (B H, N)."""
+    out = p.new(*p.q.shape[:3], p.width)
+    total = p.new(p.batch_heads, p.queries, dtype=torch.float32)
+    v = p.v if p.key_mask is None else p.v.masked_fill(~p.key_mask[:, None, :, None], 0)
+    size = blocks_for("direct_forward", max(p.dim, p.width), p.operands)
+    direct_forward[(triton.cdiv(p.queries, size.rows), p.batch_heads)](
+        p.q, p.k, p.v, p.mask_argument, p.temperature_argument,
+        _lengths(p, p.k, tempered=False), p.counts(), v.sum(dim=2, dtype=torch.float32),
+        out, total, p.heads, p.queries, p.keys, p.dim, p.width,
+        *p.q.stride(), *p.k.stride(), *p.v.stride(), p.scale, p.a, p.b, p.c, p.floor,
+        ROWS=size.rows, BLOCK=size.block, num_warps=size.warps, num_stages=size.stages,
+        EVEN=_is_even(p, p.keys, size.block), **_flags(p),
+    )  # fmt: skip
+    return out, total
+
+
+def run_direct_backward(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> Grads:
+    """Gradients of q, k, v and the temperature."""
+    dy, dz = _row_gradients(p, grad, out, total)
+    dq, dk, dv = (p.new(*x.shape) for x in (p.q, p.k, p.v))
+    dt = p.new(p.batch_heads, p.queries, dtype=torch.float32)
+    strides = (*p.q.stride(), *p.k.stride(), *p.v.stride())
+    sizes = (p.heads, p.queries, p.keys, p.dim, p.width, *strides, p.scale, p.a, p.b)
+    size = blocks_for("direct_queries", max(p.dim, p.width), p.operands)
+    direct_queries[(triton.cdiv(p.queries, size.rows), p.batch_heads)](
+        p.q, p.k, p.v, p.mask_argument, p.temperature_argument,
+        _lengths(p, p.k, tempered=False), dy, dz, dq, dt, *sizes,
+        ROWS=size.rows, BLOCK=size.block, num_warps=size.warps, num_stages=size.stages,
+        EVEN=_is_even(p, p.keys, size.block), **_flags(p),
+    )  # fmt: skip
+    size = blocks_for("direct_keys", max(p.dim, p.width), p.operands)
+    direct_keys[(triton.cdiv(p.keys, size.rows), p.batch_heads)](
+        p.q, p.k, p.v, p.mask_argument, _lengths(p, p.q, tempered=True), dy, dz,
+        dy.sum(dim=1, dtype=torch.float32), dk, dv, *sizes, p.c,
+        ROWS=size.rows, BLOCK=size.block, num_warps=size.warps, num_stages=size.stages,
+        EVEN=_is_even(p, p.queries, size.block), **_flags(p),
+    )  # fmt: skip
+    return dq, dk, dv, _temperature_gradient(p, dt)
+
+
+def _temperature_gradient(p: Problem, dt: Tensor) -> Tensor | None:
+    if p.temperature is None:
+        return None
+    return dt.view(*p.q.shape[:3]).sum(dim=(0, 2))
+
+
+def _tiles(p: Problem) -> dict[str, int]:
+    tiles = triton.cdiv(p.dim, 16)
+    return {"TILES": tiles, "PAIRS": tiles * (tiles + 1) // 2}
+
+
+def _rows_per_program(p: Problem, tokens: int, rows: int, hold: bool) -> int:
+    """Several blocks where the state is held, yet enough programs to fill the device."""
+    if not hold:
+        return rows
+    programs = triton.cdiv(tokens, rows) * p.batch_heads
+    return rows * max(1, min(8, programs // _BUSY_PROGRAMS))
+
+
+def _splits(tokens: int, block: int, programs: int) -> tuple[int, int]:
+    """(splits, tokens in each) such that the device is busy and no split is short."""
+    wanted = min(triton.cdiv(_BUSY_PROGRAMS, max(1, programs)), triton.cdiv(tokens, 8 * block))
+    per_split = block * max(1, triton.cdiv(triton.cdiv(tokens, max(1, wanted)), block))
+    return max(1, triton.cdiv(tokens, per_split)), per_split
+
+
+def _accumulate(
+    p: Problem, x: Tensor, w: Tensor, r: Tensor | None, *, keys: bool
+) -> tuple[Tensor, Tensor]:
+    """Sums over the rows of x and w: the state (B H, pairs * 256, E) and the moments.
+
+    The rows are split among several programs where one for each group of tile pairs and head would
+    leave the device idle; partial sums are added in a fixed order.
+    """
+    tokens, flags, tiles = x.shape[2], _flags(p), _tiles(p)
+    flags["MASKED"] = keys and p.key_mask is not None
+    flags["TEMPERED"] = not keys and p.temperature is not None
+    scale, over = 1.0 if keys else p.scale, 1 / max(1, p.keys)
+    places = (p.heads, tokens, p.dim, p.width)
+    strides = (*x.stride(), *w.stride())
+
+    size = blocks_for("accumulate", max(p.dim, p.width), p.operands)
+    group = next(n for n in range(size.rows, 0, -1) if tiles["PAIRS"] % n == 0)
+    groups = tiles["PAIRS"] // group
+    splits, per_split = _splits(tokens, size.block, p.batch_heads * groups)
+    dtype = p.operands if splits == 1 else torch.float32
+    state = p.new(splits, p.batch_heads, tiles["PAIRS"] * 256, p.width, dtype=dtype)
+    accumulate[(groups, splits, p.batch_heads)](
+        x, w, p.mask_argument, p.temperature_argument, state, *places, per_split, *strides,
+        scale, p.a * over,
+        BLOCK=size.block, GROUP=group, num_warps=size.warps, num_stages=size.stages,
+        EVEN=_is_even(p, tokens, per_split), **flags, **tiles,
+    )  # fmt: skip
+
+    size = blocks_for("moments", max(p.dim, p.width), p.operands)
+    parts, per_split = _splits(tokens, size.block, p.batch_heads)
+    sums = p.new(parts, p.batch_heads, _moments_size(p), dtype=torch.float32)
+    moments[(parts, p.batch_heads)](
+        x, w, x if r is None else r, p.mask_argument, p.temperature_argument, sums,
+        *places, per_split, *strides, scale, p.a * over, p.b * over, p.c * over,
+        BLOCK=size.block, num_warps=size.warps, num_stages=size.stages,
+        WEIGHTED=r is not None, EVEN=_is_even(p, tokens, per_split), **flags,
+    )  # fmt: skip
+    return (
+        state[0] if splits == 1 else state.sum(dim=0).to(p.operands),
+        sums[0] if parts == 1 else sums.sum(dim=0),
+    )
+
+
+def _moments_size(p: Problem) -> int:
+    dim, width = power_of_two(p.dim), power_of_two(p.width)
+    return dim * (width + dim + 1) + width
+
+
+def run_efficient(p: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Output (B, H, N, E), row sums over N (B H, N), the state and the smaller sums."""
+    state, sums = _accumulate(p, p.k, p.v, None, keys=True)
+    out = p.new(*p.q.shape[:3], p.width)
+    total = p.new(p.batch_heads, p.queries, dtype=torch.float32)
+    _values(p, p.q, state, sums, out, total)
+    return out, total, state, sums
+
+
+def _values(
+    p: Problem, x: Tensor, state: Tensor, sums: Tensor, out: Tensor, total: Tensor | None
+) -> None:
+    """Numerator of every row of x; divided by its row sum, which is kept, where `total` is given."""
+    queries = total is not None
+    flags = _flags(p)
+    flags["MASKED"] = not queries and p.key_mask is not None
+    size = blocks_for("values", max(p.dim, p.width), p.operands)
+    tiles, tokens = _tiles(p), x.shape[2]
+    hold = tiles["PAIRS"] <= 3 and p.width <= 32
+    per_program = _rows_per_program(p, tokens, size.rows, hold)
+    values[(triton.cdiv(tokens, per_program), p.batch_heads)](
+        x, p.mask_argument, p.temperature_argument, p.counts() / max(1, p.keys), state, sums,
+        out, sums if total is None else total,
+        p.heads, tokens, p.dim, p.width, per_program, *x.stride(),
+        p.scale if queries else 1.0, p.c, p.floor,
+        ROWS=size.rows, num_warps=size.warps, num_stages=size.stages, HOLD=hold,
+        TEMPERED=queries and p.temperature is not None, DIVIDE=queries,
+        EVEN=_is_even(p, tokens, size.rows), **flags, **tiles,
+    )  # fmt: skip
+
+
+def _gradients(
+    p: Problem, x: Tensor, y: Tensor, r: Tensor | None, state: Tensor, sums: Tensor, out: Tensor
+) -> Tensor:
+    """Gradient of the rows of x; returns each row's share of the temperature's."""
+    queries = r is not None
+    flags, tiles = _flags(p), _tiles(p)
+    flags["MASKED"] = not queries and p.key_mask is not None
+    wide_tiles = triton.cdiv(p.width, 16)
+    pairs = tiles.pop("PAIRS")
+    grid = (tiles["TILES"] * wide_tiles, p.batch_heads)
+    turned = p.new(p.batch_heads, grid[0] * 256, flags["DP"], dtype=p.operands)
+    unfold[grid](
+        state, turned, p.width, PAIRS=pairs, WIDE_TILES=wide_tiles, DP=flags["DP"], **tiles
+    )
+    tokens = x.shape[2]
+    dt = p.new(p.batch_heads, tokens, dtype=torch.float32)
+    size = blocks_for("gradients", max(p.dim, p.width), p.operands)
+    hold = max(tiles["TILES"], wide_tiles) <= 2
+    per_program = _rows_per_program(p, tokens, size.rows, hold)
+    gradients[(triton.cdiv(tokens, per_program), p.batch_heads)](
+        x, y, x if r is None else r, p.mask_argument, p.temperature_argument, turned, sums,
+        out, dt, p.heads, tokens, p.dim, p.width, per_program, *x.stride(), *y.stride(),
+        p.scale if queries else 1.0,
+        ROWS=size.rows, num_warps=size.warps, num_stages=size.stages, WIDE_TILES=wide_tiles,
+        TEMPERED=queries and p.temperature is not None, WEIGHTED=queries, HOLD=hold,
+        EVEN=_is_even(p, tokens, size.rows), **flags, **tiles,
+    )  # fmt: skip
+    return dt
+
+
+def run_efficient_backward(
+    p: Problem, grad: Tensor, out: Tensor, total: Tensor, state: Tensor, sums: Tensor
+) -> Grads:
+    """Gradients of q, k, v and the temperature."""
+    dy, dz = _row_gradients(p, grad, out, total)
+    dy = dy.view(*p.q.shape[:3], p.width)
+    dq, dk, dv = (p.new(*x.shape) for x in (p.q, p.k, p.v))
+    dt = _gradients(p, p.q, dy, dz, state, sums, dq)
+    state, sums = _accumulate(p, p.q, dy, dz, keys=False)
+    _values(p, p.k, state, sums, dv, None)
+    _gradients(p, p.k, p.v, None, state, sums, dk)
+    return dq, dk, dv, _temperature_gradient(p, dt)

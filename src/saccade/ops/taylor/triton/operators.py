@@ -1,0 +1,147 @@
+"""The fused kernels as torch operators: autograd, fake tensors, compile, FLOPs."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from saccade.ops.taylor.triton import launch
+from saccade.ops.taylor.triton.problem import Problem, power_of_two
+
+__all__ = ["fused"]
+
+
+def _problem(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    temperature: Tensor | None,
+    numbers: tuple[float, float, float, float],
+) -> Problem:
+    precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+    return Problem(q, k, v, key_mask, temperature, *numbers, precision=precision)
+
+
+def _state_shapes(q: Tensor, v: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    heads, dim, width = q.shape[0] * q.shape[1], q.shape[3], v.shape[3]
+    tiles, dp, ep = -(-dim // 16), power_of_two(dim), power_of_two(width)
+    pairs = tiles * (tiles + 1) // 2
+    return (heads, pairs * 256, width), (heads, dp * (ep + dp + 1) + ep)
+
+
+@torch.library.custom_op("saccade::taylor_fused", mutates_args=())
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    temperature: Tensor | None,
+    scale: float,
+    a: float,
+    b: float,
+    c: float,
+    efficient: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c))
+    if efficient:
+        return launch.run_efficient(problem)
+    out, total = launch.run_direct(problem)
+    return out, total, q.new_empty(0), q.new_empty(0)
+
+
+@_forward.register_fake
+def _(q, k, v, key_mask, temperature, scale, a, b, c, efficient):  # type: ignore[no-untyped-def]
+    out = q.new_empty(*q.shape[:3], v.shape[-1])
+    total = q.new_empty(q.shape[0] * q.shape[1], q.shape[2], dtype=torch.float32)
+    if not efficient:
+        return out, total, q.new_empty(0), q.new_empty(0)
+    state, moments = _state_shapes(q, v)
+    operands = torch.bfloat16 if q.dtype == torch.bfloat16 else torch.float32
+    return out, total, q.new_empty(state, dtype=operands), q.new_empty(moments, dtype=torch.float32)
+
+
+@torch.library.custom_op("saccade::taylor_fused_backward", mutates_args=())
+def _backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    temperature: Tensor | None,
+    out: Tensor,
+    total: Tensor,
+    state: Tensor,
+    moments: Tensor,
+    scale: float,
+    a: float,
+    b: float,
+    c: float,
+    efficient: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c))
+    if efficient:
+        dq, dk, dv, dt = launch.run_efficient_backward(problem, grad, out, total, state, moments)
+    else:
+        dq, dk, dv, dt = launch.run_direct_backward(problem, grad, out, total)
+    return dq, dk, dv, total.new_zeros(0) if dt is None else dt
+
+
+@_backward.register_fake
+def _(grad, q, k, v, key_mask, temperature, out, total, *rest):  # type: ignore[no-untyped-def]
+    dt = total.new_empty(0 if temperature is None else q.shape[1])
+    return (*(x.new_empty(x.shape) for x in (q, k, v)), dt)
+
+
+def _setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
+    *tensors, scale, a, b, c, efficient = inputs
+    ctx.numbers = (scale, a, b, c, efficient)
+    ctx.save_for_backward(*tensors, *output)
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def _autograd(ctx, grad, *_unused):  # type: ignore[no-untyped-def]
+    dq, dk, dv, dt = _backward(grad, *ctx.saved_tensors, *ctx.numbers)
+    return dq, dk, dv, None, None if dt.numel() == 0 else dt, None, None, None, None, None
+
+
+_forward.register_autograd(_autograd, setup_context=_setup_context)
+
+
+@register_flop_formula(torch.ops.saccade.taylor_fused)
+def _flops(q, k, v, *args, **_kwargs) -> int:  # type: ignore[no-untyped-def]
+    return _attention_flops(q, k, v, args[-1])
+
+
+@register_flop_formula(torch.ops.saccade.taylor_fused_backward)
+def _flops_backward(_grad, q, k, v, *args, **_kwargs) -> int:  # type: ignore[no-untyped-def]
+    return 2 * _attention_flops(q, k, v, args[-1]) + (
+        0 if args[-1] else 2 * q[0] * q[1] * q[2] * k[2] * q[3]
+    )
+
+
+def _attention_flops(q, k, v, efficient) -> int:  # type: ignore[no-untyped-def]
+    if efficient:
+        features = q[3] * (q[3] + 1) // 2 + q[3] + 1
+        return int(2 * q[0] * q[1] * (q[2] + k[2]) * features * (v[3] + 1))
+    return int(2 * q[0] * q[1] * q[2] * k[2] * (q[3] + v[3]))
+
+
+def fused(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    coefficients: tuple[float, float, float],
+    key_mask: Tensor | None,
+    temperature: Tensor | None,
+    algorithm: Literal["direct", "efficient"],
+) -> Tensor:
+    """Taylor attention by the fused kernels; with a temperature (H,) q and k are normalised."""
+    if temperature is not None:
+        temperature = temperature.float()
+    numbers = (scale, *coefficients)
+    out: Tensor = _forward(q, k, v, key_mask, temperature, *numbers, algorithm == "efficient")[0]
+    return out

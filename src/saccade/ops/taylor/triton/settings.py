@@ -1,0 +1,85 @@
+"""Block sizes of the fused kernels: data, so that no call waits for a search.
+
+Measured on Hopper in bfloat16 (see `docs/log.md`); wider dtypes take smaller blocks, since their
+operands fill twice the shared memory. Each table goes by
+the largest width that an entry serves.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+__all__ = ["Blocks", "blocks_for"]
+
+
+class Blocks(NamedTuple):
+    """How one kernel is launched.
+
+    Attributes:
+        rows: Rows a program; for `accumulate`, at most how many tile pairs.
+        block: Length of a step of the inner loop.
+        warps: Warps a program.
+        stages: Depth of the software pipeline.
+    """
+
+    rows: int
+    block: int
+    warps: int
+    stages: int
+
+
+_HALF: dict[str, dict[int, Blocks]] = {
+    "direct_forward": {
+        16: Blocks(128, 128, 8, 3),
+        32: Blocks(128, 64, 8, 3),
+        64: Blocks(128, 64, 8, 3),
+        128: Blocks(128, 128, 8, 3),
+    },
+    "direct_queries": {
+        16: Blocks(128, 64, 4, 4),
+        32: Blocks(128, 64, 8, 3),
+        64: Blocks(128, 64, 8, 4),
+        128: Blocks(128, 64, 8, 3),
+    },
+    "direct_keys": {
+        16: Blocks(128, 64, 8, 3),
+        32: Blocks(128, 32, 8, 3),
+        64: Blocks(128, 32, 8, 4),
+        128: Blocks(128, 64, 8, 3),
+    },
+    "accumulate": {
+        16: Blocks(1, 128, 4, 3),
+        32: Blocks(3, 128, 8, 3),
+        64: Blocks(2, 128, 8, 2),
+        128: Blocks(1, 64, 8, 3),
+    },
+    "moments": {32: Blocks(0, 64, 4, 3), 64: Blocks(0, 64, 4, 3), 128: Blocks(0, 32, 8, 3)},
+    "values": {
+        16: Blocks(64, 0, 4, 3),
+        32: Blocks(64, 0, 4, 3),
+        64: Blocks(128, 0, 4, 2),
+        128: Blocks(128, 0, 8, 2),
+    },
+    "gradients": {
+        16: Blocks(64, 0, 4, 3),
+        32: Blocks(64, 0, 4, 3),
+        64: Blocks(128, 0, 4, 2),
+        128: Blocks(128, 0, 8, 2),
+    },
+}
+
+_SINGLE: dict[str, dict[int, Blocks]] = {
+    "direct_forward": {64: Blocks(64, 32, 4, 2), 128: Blocks(64, 32, 8, 1)},
+    "direct_queries": {64: Blocks(64, 32, 4, 2), 128: Blocks(64, 32, 8, 1)},
+    "direct_keys": {64: Blocks(64, 32, 4, 2), 128: Blocks(64, 32, 8, 1)},
+    "accumulate": {64: Blocks(1, 32, 8, 2), 128: Blocks(1, 32, 8, 1)},
+    "moments": {64: Blocks(0, 32, 4, 2), 128: Blocks(0, 32, 8, 1)},
+    "values": {64: Blocks(64, 0, 8, 1), 128: Blocks(64, 0, 8, 1)},
+    "gradients": {64: Blocks(64, 0, 8, 1), 128: Blocks(64, 0, 8, 1)},
+}
+
+
+def blocks_for(kernel: str, width: int, operands: torch.dtype) -> Blocks:
+    """The blocks of a kernel for a padded width, by the dtype its products are taken in."""
+    table = (_HALF if operands == torch.bfloat16 else _SINGLE)[kernel]
+    return next(blocks for widest, blocks in table.items() if width <= widest)
