@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from saccade.runs import RunFolder
-from saccade.train import train
-from tests.train.tiny_runs import tiny
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
@@ -35,9 +33,3 @@ def test_signal_to_the_tool(
     assert newest is not None
     assert not faults
     assert newest.step == run.status()["step"]
-
-
-def test_preempted_step_is_where_it_goes_on(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path / "run")
-    summary = train(tiny("train.epochs=1"), run.path, quiet=True)
-    assert summary["steps"] == run.checkpoints()[-1].step

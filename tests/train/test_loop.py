@@ -137,9 +137,18 @@ def test_plateau_cuts_the_learning_rate(tmp_path: Path) -> None:
     assert rates[1:] == pytest.approx([1e-12, 5e-13, 2.5e-13])
 
 
-def test_compiled_checkpoint_has_plain_names(finished: Path) -> None:
-    names = load_file(RunFolder(finished).checkpoints()[-1].path / "model.safetensors")
-    assert "blocks.0.attn.qkv.weight" in names
+@pytest.mark.slow
+def test_compiled_run_has_plain_names_and_learns_alike(tmp_path: Path) -> None:
+    still = ["model.overrides.proj_drop_rate=0", "train.epochs=1", "optim.name=sgd"]
+    for name, compiled in (("plain", "false"), ("compiled", "true")):
+        train(tiny(*still, f"train.compile={compiled}"), tmp_path / name, quiet=True)
+    plain, compiled_weights = (
+        load_file(RunFolder(tmp_path / name).checkpoints()[-1].path / "model.safetensors")
+        for name in ("plain", "compiled")
+    )
+    assert plain.keys() == compiled_weights.keys()
+    for key, tensor in plain.items():
+        torch.testing.assert_close(compiled_weights[key], tensor, rtol=1e-4, atol=1e-5)
 
 
 def test_bf16_and_checkpointing_train_on_cpu(tmp_path: Path) -> None:

@@ -38,15 +38,22 @@ def batch_that_fits(
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
-        try:
-            images = torch.zeros(size, *shape[1:], device=device)
-            with torch.autocast(device.type, autocast, enabled=autocast is not None):
-                logits = model(images)
-            logits.float().logsumexp(1).sum().backward()
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            size //= 2
-        else:
-            return size
-    return 0
+        if _runs(model, (size, *shape[1:]), device, autocast):
+            break
+        size //= 2
+    return size
+
+
+def _runs(
+    model: nn.Module, shape: tuple[int, ...], device: torch.device, autocast: torch.dtype | None
+) -> bool:
+    """Whether one pass runs; a function of its own, so that a failed graph is let go."""
+    try:
+        with torch.autocast(device.type, autocast, enabled=autocast is not None):
+            logits = model(torch.zeros(shape, device=device))
+        logits.float().logsumexp(1).sum().backward()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return False
+    return True
