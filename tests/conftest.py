@@ -1,4 +1,6 @@
-"""Set-up that every test shares: one torch thread a worker, and the operators timm asks for."""
+"""Set-up that every test shares: one torch thread a worker, interpreted kernels without a GPU, and
+the operators timm asks for.
+"""
 
 import os
 
@@ -8,6 +10,8 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is first imported
 
 
 def _define_torchvision_operators() -> None:

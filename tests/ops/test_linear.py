@@ -105,7 +105,10 @@ def test_favor_agrees_with_performer_pytorch():
     phi_q, phi_k = (
         maps.favor_softmax(x, w, is_query=i, eps=0.0) for x, i in ((q, True), (k, False))
     )
-    ours, theirs = linear_attention(phi_q, phi_k, v, eps=0.0), peer.linear_attention(peer_q, peer_k, v)
+    ours, theirs = (
+        linear_attention(phi_q, phi_k, v, eps=0.0),
+        peer.linear_attention(peer_q, peer_k, v),
+    )
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
@@ -133,7 +136,7 @@ def test_a_bad_eps_is_refused(eps):
 
 
 def test_backend_without_a_kernel_is_refused():
-    phi, v = torch.ones(1, 1, 2, 3), torch.ones(1, 1, 2, 3)
+    phi, v = torch.ones(2, 1, 1, 2, 3, dtype=torch.float64)
     with pytest.raises(ConfigError, match="backend='triton'"):
         linear_attention(phi, phi, v, backend="triton")
 

@@ -16,11 +16,16 @@ from torch import Tensor, nn
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.layers.cores import AttentionCore
 from saccade.ops import linear
-from saccade.ops.linear import linear_attention, linear_weights, orthogonal_projection
+from saccade.ops.linear import (
+    FeatureMap,
+    linear_attention,
+    linear_weights,
+    orthogonal_projection,
+    performer_attention,
+)
 
 __all__ = ["FeatureCore", "LearnedFeatureCore", "RandomFeatureCore"]
 
-FeatureMap = Literal["favor_softmax", "relu", "exp", "gelu", "elu"]
 LearnedKind = Literal["mlp", "mix"]
 
 # torch's CPU generator reads the low 32 bits of a seed; seeds stay within 31.
@@ -139,6 +144,12 @@ class RandomFeatureCore(FeatureCore):
             "elu": linear.elu,
         }[self.feature_map]
         return feature_map(x, self.projection)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None) -> Tensor:
+        """Linear attention with the features fused into it, where a GPU can."""
+        return performer_attention(
+            q, k, v, self.projection, feature_map=self.feature_map, key_mask=key_mask
+        )
 
     def feature_flops(self, num_tokens: int) -> int:
         """One product with the projection."""

@@ -10,10 +10,11 @@ from saccade.ops.linear.feature_maps import (
     gelu,
     relu,
 )
-from saccade.ops.linear.performer import performer_attention
+from saccade.ops.linear.performer import FeatureMap, performer_attention
 from saccade.ops.linear.projection import orthogonal_projection
 
 __all__ = [
+    "FeatureMap",
     "elu",
     "exp",
     "favor_softmax",

@@ -4,7 +4,7 @@ A feature is g + c with a constant c; the kernels see g alone (see the README of
 parent). Exponents of FAVOR+ are kept in base 2: y = factor W x - |x|^2 norm, g = 2^(y - top).
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import triton
 import triton.language as tl

@@ -11,6 +11,7 @@ import triton
 from torch import Tensor
 
 from saccade.ops.linear.triton import state, tokens
+from saccade.ops.linear.triton.tiles import Pass, padded, tiles
 
 __all__ = [
     "INTERPRETED",
@@ -36,10 +37,6 @@ PROCESSORS_WITHOUT_A_GPU = 16
 def on_device(x: Tensor) -> AbstractContextManager[object]:
     """Launch on the device of x."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
-
-
-def _padded(width: int) -> int:
-    return max(16, int(triton.next_power_of_2(width)))
 
 
 def _parts_of(projection: Tensor, dtype: torch.dtype) -> Tensor:
@@ -94,8 +91,8 @@ class Call:
             "M": self.num_features,
             "D": self.dim,
             "E": self.width,
-            "DP": 16 if w is None else _padded(self.dim),
-            "EP": _padded(self.width),
+            "DP": 16 if w is None else padded(self.dim),
+            "EP": padded(self.width),
             "MAP": self.feature_map,
             "PARTS": 0 if w is None else w.shape[0],
             "OPERAND": self.operand,
@@ -115,26 +112,10 @@ class Call:
             return root / math.log(2), self.scale / 2 / math.log(2)
         return (1.0 if self.feature_map == "identity" else root), 0.0
 
-    def token_blocks(self) -> dict[str, int]:
-        """Blocks of the kernels of `tokens`."""
-        features = min(64 if self.half else 32, _padded(self.num_features))
-        if self.half:
-            return {"BN": 128, "BM": features, "num_warps": 8, "num_stages": 2}
-        return {"BN": 64, "BM": features, "num_warps": 4, "num_stages": 2}
-
-    def state_blocks(self) -> dict[str, int]:
-        """Blocks of `state.accumulate`: 128 features at once unless that pads more than 64."""
-        m = self.num_features
-        if not self.half:
-            return {"BN": 32, "BM": min(64, _padded(m)), "num_warps": 4, "num_stages": 2}
-        wide = triton.cdiv(m, 128) * 128 <= triton.cdiv(m, 64) * 64
-        features = min(128 if wide else 64, _padded(m))
-        return {
-            "BN": 64,
-            "BM": features,
-            "num_warps": 8 if features == 128 else 4,
-            "num_stages": 3,
-        }
+    def tiles(self, kind: Pass) -> dict[str, int]:
+        """The blocks of a pass."""
+        width = padded(self.width if self.projection is None else max(self.width, self.dim))
+        return tiles(kind, self.dtype, width, self.num_features).options()
 
 
 @dataclass(frozen=True)
@@ -163,7 +144,7 @@ def _pieces(num_heads: int, blocks: int, length: int, step: int, device: torch.d
         processors = torch.cuda.get_device_properties(device).multi_processor_count
     wanted = triton.cdiv(PROGRAMS_PER_PROCESSOR * processors, max(1, num_heads * blocks))
     most = max(1, length // max(step, MIN_CHUNK))
-    return max(1, min(wanted, most))
+    return max(1, min(int(wanted), most))
 
 
 def head_state(
@@ -178,7 +159,7 @@ def head_state(
 ) -> HeadState:
     """Sum over keys x with values u or, given `queries`, over queries x with gradients u."""
     (batch, heads, length), m, e = x.shape[:3], call.num_features, call.width
-    blocks = call.state_blocks()
+    blocks = call.tiles("state")
     count, groups = batch * heads, triton.cdiv(m, blocks["BM"])
     splits = _pieces(count, groups, length, blocks["BN"], x.device)
     chunk = triton.cdiv(triton.cdiv(length, splits), blocks["BN"]) * blocks["BN"]
@@ -203,7 +184,7 @@ def head_state(
     )
     state.assemble[(count,)](
         wide, narrow, peak, plain, summed.state, summed.weight, summed.base, summed.top,
-        splits, constant, eps, M=m, E=e, BM=min(32, _padded(m)), EP=_padded(e), PEAKED=peaked,
+        splits, constant, eps, M=m, E=e, BM=min(32, padded(m)), EP=padded(e), PEAKED=peaked,
         OPERAND=call.operand,
     )  # fmt: skip
     return summed
@@ -215,7 +196,7 @@ def mix(call: Call, q: Tensor, summed: HeadState, out: Tensor) -> tuple[Tensor, 
     favor = call.feature_map == "favor_softmax"
     total = q.new_empty(batch, heads, length, dtype=torch.float32)
     top = q.new_empty((batch, heads, length) if favor else 0, dtype=torch.float32)
-    w, blocks = call.weights(q), call.token_blocks()
+    w, blocks = call.weights(q), call.tiles("mix")
     tokens.mix[(batch * heads * triton.cdiv(length, blocks["BN"]),)](
         q, w, summed.state, summed.weight, summed.base, out, total, top,
         heads, length, *call.numbers(), *q.stride(), *out.stride()[:3],
@@ -235,7 +216,7 @@ def query_gradient(
 ) -> None:
     """Write dq, and `pull` of the rows."""
     batch, heads, length = q.shape[:3]
-    w, blocks = call.weights(q), call.token_blocks()
+    w, blocks = call.weights(q), call.tiles("gradient")
     tokens.query_gradient[(batch * heads * triton.cdiv(length, blocks["BN"]),)](
         q, w, summed.state, summed.weight, grad, out, rows.total, rows.top, rows.pull, dq,
         heads, length, *call.numbers(), math.sqrt(call.scale),
@@ -256,7 +237,7 @@ def key_gradient(
 ) -> None:
     """Write dk and dv from the gradient of the state."""
     batch, heads, length = k.shape[:3]
-    w, blocks = call.weights(k), call.token_blocks()
+    w, blocks = call.weights(k), call.tiles("gradient")
     tokens.key_gradient[(batch * heads * triton.cdiv(length, blocks["BN"]),)](
         k, v, w, key_mask, summed.state, summed.weight, summed.base, top, dk, dv,
         heads, length, *call.numbers(), math.sqrt(call.scale),

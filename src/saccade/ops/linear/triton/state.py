@@ -13,7 +13,7 @@ FAVOR+ features of keys are taken relative to the largest exponent of their row 
 softmax that is computed online: no pass over the keys is spent on maxima.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import triton
 import triton.language as tl
@@ -305,7 +305,7 @@ def assemble(
     wide_sum = tl.zeros([EP], tl.float32)
     narrow_sum = 0.0
     top = float("-inf")
-    for split in range(0, splits):
+    for split in range(splits):
         slot = bh * splits + split
         wide_sum += tl.load(plain_ptr + slot * (E + 1) + cols, mask=cols < E, other=0.0)
         narrow_sum += tl.load(plain_ptr + slot * (E + 1) + E)
@@ -324,7 +324,7 @@ def assemble(
         inside = features < M
         wide = tl.zeros([BM, EP], tl.float32)
         narrow = tl.zeros([BM], tl.float32)
-        for split in range(0, splits):
+        for split in range(splits):
             slot = bh * splits + split
             part = load_rows(wide_ptr + slot * M * E, features, inside, E, 0, E, EP, 1)
             thin = tl.load(narrow_ptr + slot * M + features, mask=inside, other=0.0)

@@ -9,7 +9,7 @@ With g the features of a row and (S, s, b) of the forward pass, (dS, ds, db) of 
 and dx = dg dg/dx through the map. One program takes BN tokens and goes over the features in blocks.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import triton
 import triton.language as tl
