@@ -162,7 +162,7 @@ def _check_heads(dim: int, num_heads: int, head_dim: int | None) -> int:
     if head_dim is None:
         if dim % num_heads:
             raise ConfigError(
-                f"num_heads={num_heads} does not divide dim={dim}; choose a divisor or give head_dim"
+                f"num_heads={num_heads} does not divide dim={dim}; take a divisor, or give head_dim"
             )
         return dim // num_heads
     if head_dim < 1:

@@ -22,6 +22,8 @@ from saccade.ops.taylor import (
     speed_threshold,
     taylor_attention,
     taylor_weights,
+    taylorshift_attention,
+    unit_rows,
 )
 
 __all__ = ["AttentionCore", "SoftmaxCore", "TaylorCore", "TaylorShiftCore"]
@@ -146,37 +148,35 @@ class TaylorCore(AttentionCore):
 
     def choose(self, num_queries: int, num_keys: int) -> Algorithm:
         """The algorithm for a number of tokens: the explicit one, by N0, or the library's rule."""
+        algorithm = self._settled(num_keys)
+        if algorithm != "auto":
+            return algorithm
+        return explain_choice(num_queries, num_keys, head_dim=self.head_dim).algorithm
+
+    def _settled(self, num_keys: int) -> Algorithm:
+        """What the options decide; `auto` leaves it to the function, which knows the device."""
         if self.attn_drop > 0:
             return "direct"
-        if self.algorithm != "auto":
+        if self.algorithm != "auto" or self._threshold is None:
             return self.algorithm
-        if self._threshold is None:
-            return explain_choice(num_queries, num_keys, head_dim=self.head_dim).algorithm
         return "efficient" if num_keys > self._threshold else "direct"
-
-    def scores_from(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
-        """q, k and scale such that s = scale q.k."""
-        return q, k, self.head_dim**-0.5
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None) -> Tensor:
         """Taylor attention by the chosen algorithm."""
-        return self.attend_by(self.choose(q.shape[2], k.shape[2]), q, k, v, key_mask=key_mask)
+        return self.attend_by(self._settled(k.shape[2]), q, k, v, key_mask=key_mask)
 
     def attend_by(
         self, algorithm: Algorithm, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None
     ) -> Tensor:
         """Taylor attention by a given algorithm."""
-        q, k, scale = self.scores_from(q, k)
-        out = taylor_attention(
+        return taylor_attention(
             q,
             k,
-            v.to(q.dtype),
-            scale=scale,
+            v,
             coefficients=self.coefficients,
             key_mask=key_mask,
             algorithm=algorithm,
         )
-        return out.to(v.dtype)
 
     def attention_weights(
         self,
@@ -187,17 +187,8 @@ class TaylorCore(AttentionCore):
         key_mask: Tensor | None = None,
     ) -> Tensor:
         """Rows of the Taylor-softmax."""
-        dtype = q.dtype
-        q, k, scale = self.scores_from(q, k)
-        weights = taylor_weights(
-            q,
-            k,
-            scale=scale,
-            coefficients=self.coefficients,
-            key_mask=key_mask,
-            queries=queries,
-        )
-        return weights.to(dtype)
+        coefficients = self.coefficients
+        return taylor_weights(q, k, coefficients=coefficients, key_mask=key_mask, queries=queries)
 
     def flops(self, num_tokens: int) -> int:
         """4 N^2 D a head, or 4 N F (D+1) in linear time."""
@@ -250,13 +241,45 @@ class TaylorShiftCore(TaylorCore):
         self.output_normalized = output_normalized
         self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
 
-    def scores_from(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
-        """tau q/|q|, k/|k| and 1, no longer rounded to half precision."""
-        dtype = compute_dtype(q.dtype)
-        q, k, scale = q.to(dtype), k.to(dtype), self.head_dim**-0.5
+    def attend_by(
+        self, algorithm: Algorithm, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None
+    ) -> Tensor:
+        """TaylorShift attention by a given algorithm, its output not yet scaled."""
         if self.normalize_input:
-            q, k, scale = F.normalize(q, dim=-1), F.normalize(k, dim=-1), 1.0
-        return q * self.temperature.to(dtype), k, scale
+            return taylorshift_attention(
+                q,
+                k,
+                v,
+                self.temperature.flatten(),
+                coefficients=self.coefficients,
+                key_mask=key_mask,
+                algorithm=algorithm,
+            )
+        q = q * self.temperature.to(q.dtype)
+        return super().attend_by(algorithm, q, k, v, key_mask=key_mask)
+
+    def attention_weights(
+        self,
+        q: Tensor,
+        k: Tensor,
+        *,
+        queries: Tensor | slice | None = None,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Rows of the Taylor-softmax of the normalised rows."""
+        if not self.normalize_input:
+            q = q * self.temperature.to(q.dtype)
+            return super().attention_weights(q, k, queries=queries, key_mask=key_mask)
+        q_unit, k_unit = unit_rows(q, k, self.temperature)
+        weights = taylor_weights(
+            q_unit,
+            k_unit,
+            scale=1.0,
+            coefficients=self.coefficients,
+            key_mask=key_mask,
+            queries=queries,
+        )
+        return weights.to(q.dtype)
 
     def finish(self, out: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
         """Multiply by sqrt(N / D)."""

@@ -5,6 +5,8 @@ from saccade.ops.taylor.attention import (
     check_coefficients,
     taylor_attention,
     taylor_weights,
+    taylorshift_attention,
+    unit_rows,
 )
 from saccade.ops.taylor.choice import Choice, explain_choice
 from saccade.ops.taylor.features import num_features
@@ -20,4 +22,6 @@ __all__ = [
     "speed_threshold",
     "taylor_attention",
     "taylor_weights",
+    "taylorshift_attention",
+    "unit_rows",
 ]

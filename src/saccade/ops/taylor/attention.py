@@ -9,12 +9,13 @@ F = D(D+1)/2 + D + 1; both need memory linear in N and agree to rounding.
 from math import isfinite
 from typing import Literal, get_args
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.ops.arguments import (
     Backend,
-    check_backend,
     check_key_mask,
     check_qk,
     check_qkv,
@@ -23,11 +24,19 @@ from saccade.ops.arguments import (
     resolve_scale,
     select_queries,
 )
+from saccade.ops.backends import fused_obstacle, takes_fused
 from saccade.ops.taylor.choice import explain_choice
 from saccade.ops.taylor.direct import direct
 from saccade.ops.taylor.efficient import efficient
 
-__all__ = ["Algorithm", "check_coefficients", "taylor_attention", "taylor_weights"]
+__all__ = [
+    "Algorithm",
+    "check_coefficients",
+    "taylor_attention",
+    "taylor_weights",
+    "taylorshift_attention",
+    "unit_rows",
+]
 
 Algorithm = Literal["auto", "direct", "efficient"]
 Coefficients = tuple[float, float, float]
@@ -56,7 +65,7 @@ def taylor_attention(
         coefficients: (a, b, c) of c + b s + a s^2, with a > 0 and c >= b^2 / 4a.
         key_mask: (B, S), True = attend. A sample that masks every key gets 0.
         algorithm: `direct`, `efficient`, or `auto`, which follows `explain_choice`.
-        backend: `torch`, or `auto`, the best there is.
+        backend: `torch`, `triton` (fused), or `auto`, the best there is.
 
     Returns:
         (B, H, N, E) in the dtype of q; sums are float32 inside (float64 for float64).
@@ -64,14 +73,115 @@ def taylor_attention(
     check_qkv(q, k, v)
     check_key_mask(key_mask, k)
     check_coefficients(coefficients)
-    check_backend(backend, ("auto", "torch"))
+    return _attend(
+        q, k, v, None, resolve_scale(scale, q.shape[-1]), coefficients, key_mask, algorithm, backend
+    )
+
+
+def taylorshift_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    temperature: Tensor,
+    *,
+    coefficients: Coefficients = EXPONENTIAL,
+    key_mask: Tensor | None = None,
+    algorithm: Algorithm = "auto",
+    backend: Backend = "auto",
+) -> Tensor:
+    """Taylor attention of rows of length one: s = temperature q.k / (|q| |k|).
+
+    Args:
+        q: Queries (B, H, N, D).
+        k: Keys (B, H, S, D).
+        v: Values (B, H, S, E).
+        temperature: (H,), a factor of the scores for each head.
+        coefficients: As in `taylor_attention`.
+        key_mask: As in `taylor_attention`.
+        algorithm: As in `taylor_attention`.
+        backend: As in `taylor_attention`; fused, normalising takes no pass over q and k.
+
+    Returns:
+        (B, H, N, E) in the dtype of q.
+    """
+    check_qkv(q, k, v)
+    check_key_mask(key_mask, k)
+    check_coefficients(coefficients)
+    if temperature.shape != (q.shape[1],):
+        raise ConfigError(
+            f"temperature has shape {tuple(temperature.shape)}; expected ({q.shape[1]},), "
+            "one for each head"
+        )
+    return _attend(q, k, v, temperature, 1.0, coefficients, key_mask, algorithm, backend)
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    temperature: Tensor | None,
+    scale: float,
+    coefficients: Coefficients,
+    key_mask: Tensor | None,
+    algorithm: Algorithm,
+    backend: Backend,
+) -> Tensor:
+    """Choose backend and algorithm, then run."""
     if algorithm not in get_args(Algorithm):
         raise UnknownNameError("algorithm", algorithm, get_args(Algorithm))
+    fused = _takes_fused(backend, q, v)
     if algorithm == "auto":
-        algorithm = explain_choice(q.shape[2], k.shape[2], head_dim=q.shape[3]).algorithm
+        algorithm = explain_choice(
+            q.shape[2],
+            k.shape[2],
+            head_dim=q.shape[3],
+            backend="triton" if fused else "torch",
+            device_name=_gpu_name(q.device.index) if q.is_cuda else q.device.type,
+            dtype=str(q.dtype).removeprefix("torch."),
+            training=torch.is_grad_enabled() and q.requires_grad,
+        ).algorithm
+    if fused:
+        from saccade.ops.taylor import triton
+
+        return triton.fused(
+            q,
+            k,
+            v,
+            scale=scale,
+            coefficients=coefficients,
+            key_mask=key_mask,
+            temperature=temperature,
+            algorithm="efficient" if algorithm == "efficient" else "direct",
+        )
     run = direct if algorithm == "direct" else efficient
-    scale = resolve_scale(scale, q.shape[-1])
-    return run(q, k, v, scale=scale, coefficients=coefficients, key_mask=key_mask)
+    if temperature is None:
+        return run(q, k, v, scale=scale, coefficients=coefficients, key_mask=key_mask)
+    q_unit, k_unit = unit_rows(q, k, temperature)
+    wide = v.to(q_unit.dtype)
+    out = run(q_unit, k_unit, wide, scale=scale, coefficients=coefficients, key_mask=key_mask)
+    return out.to(v.dtype)
+
+
+def unit_rows(q: Tensor, k: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    """temperature q/|q| and k/|k|, in the dtype of sums: rounded back they would lose bits."""
+    dtype = compute_dtype(q.dtype)
+    factor = temperature.to(dtype).view(-1, 1, 1)
+    return F.normalize(q.to(dtype), dim=-1) * factor, F.normalize(k.to(dtype), dim=-1)
+
+
+def _takes_fused(backend: Backend, q: Tensor, v: Tensor) -> bool:
+    """`auto` takes the kernels for half precision on a GPU, and for float32 where TF32 is allowed.
+
+    Exact float32 products do not use the matrix units; there torch's own products are as fast.
+    """
+    half = q.dtype in (torch.bfloat16, torch.float16)
+    preferred = q.is_cuda and (half or torch.backends.cuda.matmul.allow_tf32)
+    return takes_fused(backend, fused_obstacle(v, q.shape[-1]), preferred=preferred)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _gpu_name(index: int) -> str:
+    return torch.cuda.get_device_name(index)
 
 
 @in_full_precision

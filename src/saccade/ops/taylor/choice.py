@@ -1,10 +1,20 @@
 """Which Taylor algorithm `algorithm="auto"` takes, and why."""
 
-from typing import Literal, NamedTuple
+import functools
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
 
 from saccade.ops.taylor.thresholds import speed_threshold
 
 __all__ = ["Choice", "explain_choice"]
+
+# Tokens from which the fused efficient kernels beat the fused direct ones on an H200 in bfloat16,
+# by head dim. `saccade bench attention --calibrate` measures another device.
+_FUSED_CROSSOVERS = {16: 512, 32: 1024, 64: 3600, 128: 12000}
 
 
 class Choice(NamedTuple):
@@ -14,24 +24,70 @@ class Choice(NamedTuple):
     reason: str
 
 
-def explain_choice(num_queries: int, num_keys: int | None = None, *, head_dim: int) -> Choice:
+def explain_choice(
+    num_queries: int,
+    num_keys: int | None = None,
+    *,
+    head_dim: int,
+    backend: Literal["torch", "triton"] = "torch",
+    device_name: str | None = None,
+    dtype: str = "bfloat16",
+    training: bool = False,
+) -> Choice:
     """The algorithm that `taylor_attention(..., algorithm="auto")` uses for one shape.
 
-    The rule: `efficient` where it takes fewer FLOPs, counted with symmetric features. For
-    self-attention that is more than `speed_threshold(head_dim, symmetric=True)` tokens; with
-    unequal numbers of queries and keys their harmonic mean stands for the number of tokens.
+    The rule: `efficient` for more than N0 tokens; with unequal numbers of queries and keys their
+    harmonic mean counts. N0 is the first of these that there is:
+
+    1. what `saccade bench attention --calibrate` measured for this device, dtype and head dim;
+    2. for the fused kernels, what was measured on an H200;
+    3. `speed_threshold(head_dim, symmetric=True)`: where linear time takes fewer FLOPs.
 
     Args:
         num_queries: Number of queries N.
         num_keys: Number of keys; as many as queries by default.
         head_dim: Width D of a head.
+        backend: Which implementation runs.
+        device_name: The device, as calibration files it: a GPU's name, or `cpu`.
+        dtype: The dtype of the inputs, without `torch.`.
+        training: Whether gradients are taken.
     """
     keys = num_queries if num_keys is None else num_keys
     tokens = 2 * num_queries * keys / max(1, num_queries + keys)
-    threshold = speed_threshold(head_dim, symmetric=True)
-    tokens_text = f"{tokens:g} tokens" if keys == num_queries else f"{tokens:.1f} tokens on average"
+    threshold, source = _threshold(head_dim, backend, device_name, dtype, training)
+    size = f"{tokens:g} tokens" if keys == num_queries else f"{tokens:.1f} tokens on average"
     if tokens > threshold:
-        reason = f"{tokens_text} > N0 = {threshold} at D={head_dim}: linear time takes fewer FLOPs"
-        return Choice("efficient", reason)
-    reason = f"{tokens_text} <= N0 = {threshold} at D={head_dim}: quadratic time takes fewer FLOPs"
-    return Choice("direct", reason)
+        return Choice("efficient", f"{size} > N0 = {threshold:g} at D={head_dim} ({source})")
+    return Choice("direct", f"{size} <= N0 = {threshold:g} at D={head_dim} ({source})")
+
+
+def _threshold(
+    head_dim: int, backend: str, device_name: str | None, dtype: str, training: bool
+) -> tuple[float, str]:
+    everything: dict[str, Any] = calibrated_costs()
+    costs = everything.get(device_name or "", {}).get(dtype, {}).get(str(head_dim))
+    if costs is not None:
+        measured = costs.get("crossover_training" if training else "crossover_forward")
+        if measured is not None:
+            return round(float(measured)), f"measured on {device_name}"
+    if backend == "triton":
+        width = next(d for d in _FUSED_CROSSOVERS if head_dim <= d)
+        return _FUSED_CROSSOVERS[width], "fused kernels, measured on an H200"
+    return speed_threshold(head_dim, symmetric=True), "linear time takes fewer FLOPs from there on"
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def calibrated_costs() -> dict[str, Any]:
+    """What calibration wrote to the user's cache, by device; a constant to `torch.compile`."""
+    return _read_costs()
+
+
+@functools.cache
+def _read_costs() -> dict[str, Any]:
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        content = json.loads((root / "saccade" / "attention_costs.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    devices = content.get("devices") if content.get("version") == 1 else None
+    return devices if isinstance(devices, dict) else {}

@@ -1,8 +1,9 @@
 """Fused Taylor attention in Triton, both algorithms, forward and backward.
 
-Importing this package needs triton; callers ask `saccade.ops.taylor.backends` first.
+Importing this package needs triton; callers ask `saccade.ops.backends` first.
 """
 
+from saccade.ops.taylor.triton.launch import INTERPRETED
 from saccade.ops.taylor.triton.operators import fused
 
-__all__ = ["fused"]
+__all__ = ["INTERPRETED", "fused"]

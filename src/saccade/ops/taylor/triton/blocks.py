@@ -5,6 +5,8 @@ normalisation costs no pass of its own. Rows beyond the end and masked keys are 
 because the part b s + a s^2 of a weight vanishes at s = 0 and the constant part is a plain sum.
 """
 
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
 import triton
 import triton.language as tl
 
@@ -37,7 +39,9 @@ def store_rows(base, keep, cols, width, stride_n, value):
     """Write (rows, cols) from `base` on."""
     rows = tl.arange(0, keep.shape[0])
     pointers = base + rows[:, None] * stride_n + cols[None, :]
-    tl.store(pointers, value.to(base.dtype.element_ty), mask=keep[:, None] & (cols < width)[None, :])
+    tl.store(
+        pointers, value.to(base.dtype.element_ty), mask=keep[:, None] & (cols < width)[None, :]
+    )
 
 
 @triton.jit

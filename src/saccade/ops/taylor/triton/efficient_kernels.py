@@ -3,7 +3,8 @@
 A row x is cut into tiles of 16. The outer product of tiles (m, n) is 256 features; by symmetry only
 m <= n is needed, off-diagonal pairs counted twice. With sums over keys divided by N:
 
-    S = sum (k (x) k) v^T,  L = sum k v^T,  G = sum k k^T,  p = sum k,  r = sum v    (accumulate, moments)
+    S = sum (k (x) k) v^T                                                                (accumulate)
+    L = sum k v^T,   G = sum k k^T,   p = sum k,   r = sum v                             (moments)
     o = (a (x (x) x) S + b x L + c r) / z,   z = a x G x + b x.p + c m                   (values)
 
 and backwards, with dS, dL, dG, dp, dr accumulated in the same way from x, dy and dz,
@@ -18,6 +19,8 @@ registers. Coefficients a, b, c are in the sums when they are stored.
 Outer products are taken of rows as they lie in memory; alpha^2 (alpha in x (x) dy) multiplies what
 comes out of a product, or the other operand of one, never the features.
 """
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import triton
 import triton.language as tl

@@ -24,6 +24,7 @@ from saccade.ops.taylor.triton.problem import Problem, power_of_two
 from saccade.ops.taylor.triton.settings import blocks_for
 
 __all__ = [
+    "INTERPRETED",
     "Grads",
     "run_direct",
     "run_direct_backward",
@@ -34,9 +35,9 @@ __all__ = [
 Grads = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 # The interpreter, which runs the kernels on a CPU for tests, has no products of bfloat16.
-_INTERPRETED = triton.knobs.runtime.interpret
+INTERPRETED: bool = triton.knobs.runtime.interpret
 _TRITON_DTYPE = {
-    torch.bfloat16: tl.float32 if _INTERPRETED else tl.bfloat16,
+    torch.bfloat16: tl.float32 if INTERPRETED else tl.bfloat16,
     torch.float32: tl.float32,
 }
 _ROW_BLOCK = 128
@@ -139,7 +140,7 @@ def _rows_per_program(p: Problem, tokens: int, rows: int, hold: bool) -> int:
     """Several blocks where the state is held, yet enough programs to fill the device."""
     if not hold:
         return rows
-    programs = triton.cdiv(tokens, rows) * p.batch_heads
+    programs: int = triton.cdiv(tokens, rows) * p.batch_heads
     return rows * max(1, min(8, programs // _BUSY_PROGRAMS))
 
 
@@ -210,7 +211,7 @@ def run_efficient(p: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def _values(
     p: Problem, x: Tensor, state: Tensor, sums: Tensor, out: Tensor, total: Tensor | None
 ) -> None:
-    """Numerator of every row of x; divided by its row sum, which is kept, where `total` is given."""
+    """Numerator of every row of x; over its row sum, which is kept, where `total` is given."""
     queries = total is not None
     flags = _flags(p)
     flags["MASKED"] = not queries and p.key_mask is not None

@@ -45,14 +45,18 @@ def _forward(
     efficient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c))
-    if efficient:
+    if q.numel() == 0:
+        results = _fake_forward(q, k, v, key_mask, temperature, scale, a, b, c, efficient)
+    elif efficient:
         return launch.run_efficient(problem)
-    out, total = launch.run_direct(problem)
-    return out, total, q.new_empty(0), q.new_empty(0)
+    else:
+        results = (*launch.run_direct(problem), q.new_empty(0), q.new_empty(0))
+    out, total, state, sums = results
+    return out, total, state, sums
 
 
 @_forward.register_fake
-def _(q, k, v, key_mask, temperature, scale, a, b, c, efficient):  # type: ignore[no-untyped-def]
+def _fake_forward(q, k, v, key_mask, temperature, scale, a, b, c, efficient):  # type: ignore[no-untyped-def]
     out = q.new_empty(*q.shape[:3], v.shape[-1])
     total = q.new_empty(q.shape[0] * q.shape[1], q.shape[2], dtype=torch.float32)
     if not efficient:
@@ -81,11 +85,15 @@ def _backward(
     efficient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c))
+    if q.numel() == 0:
+        dt = total.new_zeros(0 if temperature is None else q.shape[1])
+        return q.new_zeros(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape), dt
     if efficient:
-        dq, dk, dv, dt = launch.run_efficient_backward(problem, grad, out, total, state, moments)
+        results = launch.run_efficient_backward(problem, grad, out, total, state, moments)
     else:
-        dq, dk, dv, dt = launch.run_direct_backward(problem, grad, out, total)
-    return dq, dk, dv, total.new_zeros(0) if dt is None else dt
+        results = launch.run_direct_backward(problem, grad, out, total)
+    dq, dk, dv, temperature_grad = results
+    return dq, dk, dv, total.new_zeros(0) if temperature_grad is None else temperature_grad
 
 
 @_backward.register_fake

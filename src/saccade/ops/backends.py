@@ -1,0 +1,50 @@
+"""Whether a function can run fused on the GPU (Triton), shared by the families of ops."""
+
+from importlib.util import find_spec
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from saccade.errors import ConfigError, UnknownNameError
+from saccade.ops.arguments import Backend
+
+__all__ = ["MAX_WIDTH", "fused_obstacle", "takes_fused"]
+
+MAX_WIDTH = 128
+
+_TRITON_INSTALLED = find_spec("triton") is not None
+
+
+def takes_fused(backend: Backend, obstacle: str | None, *, preferred: bool) -> bool:
+    """Decide between the fused kernels and torch.
+
+    Args:
+        backend: What the caller asked for; `triton` that cannot run raises, with the reason.
+        obstacle: Why the kernels cannot run, if they cannot.
+        preferred: Whether `auto` takes the kernels where they can run.
+    """
+    if backend not in get_args(Backend):
+        raise UnknownNameError("backend", str(backend), get_args(Backend))
+    if backend == "triton" and obstacle is not None:
+        raise ConfigError(f"backend='triton' cannot run here: {obstacle}; use 'auto' or 'torch'")
+    return backend == "triton" or (backend == "auto" and preferred and obstacle is None)
+
+
+def fused_obstacle(v: Tensor, head_dim: int | None = None) -> str | None:
+    """Why no kernel can take these tensors, if none can."""
+    if not _TRITON_INSTALLED:
+        return "triton is not installed (pip install 'saccade[triton]')"
+    if v.dtype == torch.float64:
+        return "it has no float64"
+    if v.shape[-1] > MAX_WIDTH or (head_dim or 0) > MAX_WIDTH:
+        return f"D={head_dim}, E={v.shape[-1]}, and it takes heads up to {MAX_WIDTH} wide"
+    if not v.is_cuda and not (v.device.type == "cpu" and _is_interpreted()):
+        return f"the tensors are on {v.device.type} (set TRITON_INTERPRET=1 to test on the CPU)"
+    return None
+
+
+def _is_interpreted() -> bool:
+    from saccade.ops.taylor.triton import INTERPRETED
+
+    return INTERPRETED
