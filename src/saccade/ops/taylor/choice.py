@@ -64,12 +64,9 @@ def explain_choice(
 def _threshold(
     head_dim: int, backend: str, device_name: str | None, dtype: str, training: bool
 ) -> tuple[float, str]:
-    everything: dict[str, Any] = calibrated_costs()
-    costs = everything.get(device_name or "", {}).get(dtype, {}).get(str(head_dim))
-    if costs is not None:
-        measured = costs.get("crossover_training" if training else "crossover_forward")
-        if measured is not None:
-            return round(float(measured)), f"measured on {device_name}"
+    measured = measured_crossover(device_name or "", dtype, head_dim, training)
+    if measured >= 0:
+        return measured, f"measured on {device_name}"
     if backend == "triton":
         width = next(d for d in _FUSED_CROSSOVERS if head_dim <= d)
         return _FUSED_CROSSOVERS[width], "fused kernels, measured on an H200"
@@ -77,13 +74,16 @@ def _threshold(
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def calibrated_costs() -> dict[str, Any]:
-    """What calibration wrote to the user's cache, by device; a constant to `torch.compile`."""
-    return _read_costs()
+def measured_crossover(device_name: str, dtype: str, head_dim: int, training: bool) -> int:
+    """N0 as calibration found it, -1 where it did not; a constant to `torch.compile`."""
+    costs = _read_costs().get(device_name, {}).get(dtype, {}).get(str(head_dim), {})
+    crossover = costs.get("crossover_training" if training else "crossover_forward")
+    return -1 if crossover is None else round(crossover)
 
 
 @functools.cache
 def _read_costs() -> dict[str, Any]:
+    """The file in the user's cache that calibration writes, by device."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     try:
         content = json.loads((root / "saccade" / "attention_costs.json").read_text())
