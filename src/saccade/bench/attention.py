@@ -130,27 +130,30 @@ class Runner:
             return replace(row, status="refused", reason="not timed: " + "; ".join(faults))
         call = make_call(problem, operation, row.direction)
         try:
-            timing = time_calls(call, self.device, seconds=self.seconds)
-            peak = self._peak_mib(call, row) if memory else None
+            timing = time_calls(call, self.device, seconds=self.seconds, warm=True)
         except Exception as error:
             return _unable(row, error)
+        remarks = ["a peer, timed although " + "; ".join(faults)] if faults else []
+        peak = None
+        try:
+            peak = self._peak_mib(call, row) if memory else None
+        except RuntimeError as error:
+            remarks.append(f"memory was not measured: {error}")
         flops = operation.flops[row.direction]
         least_ms = roof_ms(self.result.roof, problem.setting, row.direction, flops)
         return replace(
             row,
             status="timed",
-            reason="a peer, timed although " + "; ".join(faults) if faults else "",
+            reason="; ".join(remarks),
             timing=timing,
             tflops=flops / timing.median_ms / 1e9,
             roof_percent=100 * least_ms / timing.median_ms,
             peak_extra_mib=peak,
         )
 
-    def _peak_mib(self, call: Callable[[], object], row: Row) -> float | None:
+    def _peak_mib(self, call: Callable[[], object], row: Row) -> float:
         if self.device.type == "cuda":
             return cuda_peak_mib(call, self.device)
-        if self.device.type != "cpu":
-            return None
         request = {
             "mechanism": row.mechanism,
             "shape": asdict(Shape(row.batch, row.heads, row.tokens, row.head_dim)),

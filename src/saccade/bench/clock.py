@@ -21,13 +21,16 @@ LEAST_REPEATS = 3
 FLUSHED_BYTES = 256 << 20
 
 
-def time_calls(call: Callable[[], object], device: torch.device, *, seconds: float) -> Timing:
+def time_calls(
+    call: Callable[[], object], device: torch.device, *, seconds: float, warm: bool = False
+) -> Timing:
     """Time a call.
 
     Args:
         call: What to time; it must leave its work in the device's current queue.
         device: Where the work is done.
         seconds: About how long to measure. At least three calls are timed, however long they are.
+        warm: Whether the call was made before; otherwise its first is a warm-up.
     """
     estimate = _once(call, device)
     if estimate < seconds / 4:
@@ -35,7 +38,9 @@ def time_calls(call: Callable[[], object], device: torch.device, *, seconds: flo
     repeats = max(LEAST_REPEATS, min(MOST_REPEATS, int(seconds / max(estimate, 1e-9))))
     if device.type == "cuda":
         return summarise(_cuda_times_ms(call, device, repeats))
-    return summarise([1e3 * _once(call, device) for _ in range(repeats)])
+    # A long call that is warm already is too dear to be thrown away.
+    times = [estimate] if warm and estimate > seconds else []
+    return summarise([1e3 * t for t in (*times, *_wall_times(call, device, repeats - len(times)))])
 
 
 def summarise(times_ms: Sequence[float]) -> Timing:
@@ -52,6 +57,10 @@ def _once(call: Callable[[], object], device: torch.device) -> float:
     call()
     _wait(device)
     return time.perf_counter() - start
+
+
+def _wall_times(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
+    return [_once(call, device) for _ in range(repeats)]
 
 
 def _wait(device: torch.device) -> None:

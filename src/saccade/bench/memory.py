@@ -32,14 +32,15 @@ def cuda_peak_mib(call: Callable[[], object], device: torch.device) -> float:
     return (torch.cuda.max_memory_allocated(device) - before) / MIB
 
 
-def probe_peak_mib(kind: str, request: Mapping[str, Any]) -> float | None:
-    """The peak that a fresh process reports; None where it cannot be told or the process failed."""
+def probe_peak_mib(kind: str, request: Mapping[str, Any]) -> float:
+    """The peak that a fresh process reports; `RuntimeError` says why where there is none."""
     if not _STATUS.exists():
-        return None
+        raise RuntimeError(f"no {_STATUS} on this system")
     command = [sys.executable, "-m", "saccade.bench.probe", kind, json.dumps(dict(request))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        return None
+        told = done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"]
+        raise RuntimeError(told[-1])
     return float(json.loads(done.stdout.splitlines()[-1])["peak_extra_mib"])
 
 

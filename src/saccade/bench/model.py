@@ -73,7 +73,7 @@ class ModelCase:
 
 @dataclass(frozen=True)
 class ModelRow:
-    """What a case took; `reason` says why where there is no time."""
+    """What a case took; `reason` says why where something is missing."""
 
     case: ModelCase
     tokens: int | None = None
@@ -225,12 +225,20 @@ def _measure(case: ModelCase, device: torch.device, seconds: float) -> ModelRow:
     before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
     call = make_model_call(case, case.batch, device)
     call()
-    timing = time_calls(call, device, seconds=seconds)
+    timing = time_calls(call, device, seconds=seconds, warm=True)
+    reason = ""
     if device.type == "cuda":
         resident = (torch.cuda.memory_allocated(device) - before) / 2**20
         peak: float | None = resident + cuda_peak_mib(call, device)
     else:
         request = {"case": asdict(case), "threads": torch.get_num_threads()}
-        peak = probe_peak_mib("model", request)
+        peak, reason = _probe(request)
     rate = 1e3 * case.batch / timing.median_ms
-    return ModelRow(case, tokens, timing, img_per_s=rate, peak_mib=peak)
+    return ModelRow(case, tokens, timing, img_per_s=rate, peak_mib=peak, reason=reason)
+
+
+def _probe(request: Mapping[str, Any]) -> tuple[float | None, str]:
+    try:
+        return probe_peak_mib("model", request), ""
+    except RuntimeError as error:
+        return None, f"memory was not measured: {error}"

@@ -45,8 +45,6 @@ def draw(result: AttentionResult, stem: Path) -> list[Path]:
         axes_row[0].set_ylabel(TITLES[panel])
     for axes, head_dim in zip(grid[0], dims, strict=True):
         axes.set_title(f"D = {head_dim}", fontweight="bold")
-    for axes in grid[-1]:
-        axes.set_xlabel("tokens N")
     _finish(figure, grid, styles, result)
     paths = [stem.with_suffix(f".{kind}") for kind in ("png", "svg")]
     for path in paths:
@@ -92,14 +90,20 @@ def _draw_panel(
     styles: dict[str, dict[str, Any]],
 ) -> None:
     points = _points(rows, panel)
+    if not points:
+        axes.text(0.5, 0.5, "not measured", ha="center", transform=axes.transAxes, color="grey")
+        axes.set_xticks([])
+        return
     for name in styles:
         if name in points:
             tokens = sorted(points[name])
             axes.plot(tokens, [points[name][n] for n in tokens], label=name, **styles[name])
-    lengths = sorted({row.tokens for row in rows})
+    lengths = sorted({row.tokens for row in result.rows})
     axes.set_xscale("log", base=2)
+    axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.25)
     axes.set_yscale("log")
     axes.set_xticks(lengths, [_tokens(n) for n in lengths])
+    axes.set_xlabel("tokens N")
     axes.minorticks_off()
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)

@@ -107,8 +107,9 @@ _CPU = Preset(
     device="cpu",
     dtype="float32",
     grids=(
-        Grid(_CPU_MECHANISMS, (1024, 4096), (32,), memory=False),
+        Grid(_CPU_MECHANISMS, (1024, 4096), (32, 64), passes=("forward",), memory=False),
         Grid(_CPU_MECHANISMS, (16384,), (32, 64), passes=("forward",)),
+        Grid(_CPU_MECHANISMS, (4096,), (32,), passes=("training",), memory=False),
     ),
     targets=(
         Target("taylor-efficient", 32, 4096, "forward", 2),
@@ -120,7 +121,7 @@ _CPU = Preset(
             for measure, ratio in _AGAINST_UNFUSED_ON_CPU
         ),
     ),
-    seconds=1.0,
+    seconds=0.5,
     threads=2,
 )
 
