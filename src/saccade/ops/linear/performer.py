@@ -76,6 +76,8 @@ def performer_attention(
         raise ConfigError(
             f"projection has shape {tuple(projection.shape)}; expected (M, {q.shape[-1]})"
         )
+    if projection.device != q.device:
+        raise ConfigError(f"projection is on {projection.device}; expected {q.device}, as q")
     scale = resolve_scale(scale, q.shape[-1])
     if scale < 0:
         raise ConfigError(f"scale={scale!r}; feature maps need a scale that is not negative")

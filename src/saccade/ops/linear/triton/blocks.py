@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 __all__ = [
+    "RUNTIME_SIZES",
     "exact",
     "feature",
     "half_norm",
@@ -21,6 +22,9 @@ __all__ = [
     "slope",
     "store_rows",
 ]
+
+# One compiled variant serves every number of tokens, heads and pieces.
+RUNTIME_SIZES = ["heads", "tokens", "splits", "chunk"]
 
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 CLAMP = tl.constexpr(10.0)
@@ -41,9 +45,10 @@ def load_rows(
     """(rows, PADDED) from column `first` on, in the tensor's dtype, zero outside."""
     cols = first + tl.arange(0, PADDED)
     pointers = base + rows.to(tl.int64)[:, None] * stride_row + cols[None, :] * stride_col
-    if WIDTH % PADDED == 0:
-        return tl.load(pointers, mask=keep[:, None], other=0.0)
-    return tl.load(pointers, mask=keep[:, None] & (cols < WIDTH)[None, :], other=0.0)
+    mask = keep[:, None]
+    if WIDTH % PADDED != 0:
+        mask = mask & (cols < WIDTH)[None, :]
+    return tl.load(pointers, mask=mask, other=0.0)
 
 
 @triton.jit

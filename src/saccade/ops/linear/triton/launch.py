@@ -22,7 +22,9 @@ __all__ = [
     "key_gradient",
     "mix",
     "on_device",
+    "parts_of",
     "query_gradient",
+    "state_dtype",
 ]
 
 INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
@@ -39,13 +41,20 @@ def on_device(x: Tensor) -> AbstractContextManager[object]:
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
-def _parts_of(projection: Tensor, dtype: torch.dtype) -> Tensor:
+def parts_of(projection: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """W as a sum of matrices in the dtype of the inputs, (1 or 2, M, D)."""
+    if projection is None:
+        return None
     if projection.dtype == dtype or dtype == torch.float32:
         return projection.to(dtype).contiguous()[None]
     exact = projection.float()
     leading = exact.to(dtype)
     return torch.stack([leading, (exact - leading.float()).to(dtype)])
+
+
+def state_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a state whose products are taken in that of the values."""
+    return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
 
 
 @dataclass(frozen=True)
@@ -54,47 +63,35 @@ class Call:
 
     Args:
         feature_map: A map of `blocks.feature`; `identity` where q and k are features already.
-        projection: W (M, D), none for `identity`.
+        weights: W from `parts_of`, none for `identity`.
         dtype: The dtype of the values; products take their operands in it, float16 ones in TF32,
             which has the same mantissa and the range that features need.
+        num_features: M.
+        dim: D.
         width: E.
-        dim: The last dimension of q and k.
         scale: Factor of the scores.
         precision: How float32 operands are multiplied: `ieee`, `tf32x3` or `tf32`.
     """
 
     feature_map: str
-    projection: Tensor | None
+    weights: Tensor | None
     dtype: torch.dtype
-    width: int
+    num_features: int
     dim: int
+    width: int
     scale: float
     precision: str
 
-    @property
-    def num_features(self) -> int:
-        """M."""
-        return self.dim if self.projection is None else self.projection.shape[0]
-
-    @property
-    def half(self) -> bool:
-        """Whether products take bfloat16 operands."""
-        return self.dtype == torch.bfloat16
-
-    def weights(self, x: Tensor) -> Tensor | None:
-        """W for products with x."""
-        return None if self.projection is None else _parts_of(self.projection, x.dtype)
-
-    def options(self, w: Tensor | None) -> dict[str, object]:
+    def options(self) -> dict[str, object]:
         """The compile-time arguments that all kernels over tokens take."""
         return {
             "M": self.num_features,
             "D": self.dim,
             "E": self.width,
-            "DP": 16 if w is None else padded(self.dim),
+            "DP": 16 if self.weights is None else padded(self.dim),
             "EP": padded(self.width),
             "MAP": self.feature_map,
-            "PARTS": 0 if w is None else w.shape[0],
+            "PARTS": 0 if self.weights is None else self.weights.shape[0],
             "OPERAND": self.operand,
         }
 
@@ -103,7 +100,7 @@ class Call:
         """How operands of products are rounded."""
         if self.dtype == torch.float32:
             return self.precision
-        return "bf16" if self.half else "tf32"
+        return "bf16" if self.dtype == torch.bfloat16 else "tf32"
 
     def numbers(self) -> tuple[float, float]:
         """`factor` of W x and `norm` of |x|^2, in base 2 for FAVOR+."""
@@ -114,7 +111,7 @@ class Call:
 
     def tiles(self, kind: Pass) -> dict[str, int]:
         """The blocks of a pass."""
-        width = padded(self.width if self.projection is None else max(self.width, self.dim))
+        width = padded(self.width if self.weights is None else max(self.width, self.dim))
         return tiles(kind, self.dtype, width, self.num_features).options()
 
 
@@ -169,15 +166,14 @@ def head_state(
     narrow = new(count, splits, m, dtype=torch.float32)
     peak = new((count, splits, m) if peaked else 0, dtype=torch.float32)
     plain = new(count, splits, e + 1, dtype=torch.float32)
-    w = call.weights(x)
     rows = (None, None, None) if queries is None else (queries.total, queries.top, queries.pull)
     state.accumulate[(count * splits * (groups + 1),)](
-        x, u, w, key_mask, *rows, wide, narrow, peak, plain,
+        x, u, call.weights, key_mask, *rows, wide, narrow, peak, plain,
         heads, length, splits, chunk, *call.numbers(), *x.stride(), *u.stride(),
-        QUERY=queries is not None, MASKED=key_mask is not None, **blocks, **call.options(w),
+        QUERY=queries is not None, MASKED=key_mask is not None, **blocks, **call.options(),
     )  # fmt: skip
     summed = HeadState(
-        new(batch, heads, m, e, dtype=torch.bfloat16 if call.half else torch.float32),
+        new(batch, heads, m, e, dtype=state_dtype(call.dtype)),
         new(batch, heads, m, dtype=torch.float32),
         new(batch, heads, e + 1, dtype=torch.float32),
         new((batch, heads) if peaked else 0, dtype=torch.float32),
@@ -196,11 +192,11 @@ def mix(call: Call, q: Tensor, summed: HeadState, out: Tensor) -> tuple[Tensor, 
     favor = call.feature_map == "favor_softmax"
     total = q.new_empty(batch, heads, length, dtype=torch.float32)
     top = q.new_empty((batch, heads, length) if favor else 0, dtype=torch.float32)
-    w, blocks = call.weights(q), call.tiles("mix")
+    blocks = call.tiles("mix")
     tokens.mix[(batch * heads * triton.cdiv(length, blocks["BN"]),)](
-        q, w, summed.state, summed.weight, summed.base, out, total, top,
+        q, call.weights, summed.state, summed.weight, summed.base, out, total, top,
         heads, length, *call.numbers(), *q.stride(), *out.stride()[:3],
-        **blocks, **call.options(w),
+        **blocks, **call.options(),
     )  # fmt: skip
     return total, top
 
@@ -216,12 +212,13 @@ def query_gradient(
 ) -> None:
     """Write dq, and `pull` of the rows."""
     batch, heads, length = q.shape[:3]
-    w, blocks = call.weights(q), call.tiles("gradient")
+    blocks = call.tiles("gradient")
     tokens.query_gradient[(batch * heads * triton.cdiv(length, blocks["BN"]),)](
-        q, w, summed.state, summed.weight, grad, out, rows.total, rows.top, rows.pull, dq,
+        q, call.weights, summed.state, summed.weight, grad, out,
+        rows.total, rows.top, rows.pull, dq,
         heads, length, *call.numbers(), math.sqrt(call.scale),
         *q.stride(), *grad.stride(), *out.stride()[:3], *dq.stride()[:3],
-        **blocks, **call.options(w),
+        **blocks, **call.options(),
     )  # fmt: skip
 
 
@@ -237,10 +234,10 @@ def key_gradient(
 ) -> None:
     """Write dk and dv from the gradient of the state."""
     batch, heads, length = k.shape[:3]
-    w, blocks = call.weights(k), call.tiles("gradient")
+    blocks = call.tiles("gradient")
     tokens.key_gradient[(batch * heads * triton.cdiv(length, blocks["BN"]),)](
-        k, v, w, key_mask, summed.state, summed.weight, summed.base, top, dk, dv,
+        k, v, call.weights, key_mask, summed.state, summed.weight, summed.base, top, dk, dv,
         heads, length, *call.numbers(), math.sqrt(call.scale),
         *k.stride(), *v.stride(), *dk.stride()[:3], *dv.stride()[:3],
-        MASKED=key_mask is not None, **blocks, **call.options(w),
+        MASKED=key_mask is not None, **blocks, **call.options(),
     )  # fmt: skip

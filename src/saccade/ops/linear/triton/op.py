@@ -12,16 +12,31 @@ from saccade.ops.linear.triton.launch import (
     key_gradient,
     mix,
     on_device,
+    parts_of,
     query_gradient,
+    state_dtype,
 )
 
 __all__ = ["fused"]
 
 
+def _num_features(q: Tensor, projection: Tensor | None) -> int:
+    return q.shape[-1] if projection is None else projection.shape[0]
+
+
 def _call(
     q: Tensor, v: Tensor, projection: Tensor | None, feature_map: str, scale: float, precision: str
 ) -> Call:
-    return Call(feature_map, projection, v.dtype, v.shape[-1], q.shape[-1], scale, precision)
+    return Call(
+        feature_map,
+        parts_of(projection, q.dtype),
+        dtype=v.dtype,
+        num_features=_num_features(q, projection),
+        dim=q.shape[-1],
+        width=v.shape[-1],
+        scale=scale,
+        precision=precision,
+    )
 
 
 def _token_major(x: Tensor, like: Tensor) -> Tensor:
@@ -60,9 +75,7 @@ def _forward(
 
 @_forward.register_fake
 def _(q, k, v, projection, key_mask, feature_map, scale, constant, eps, precision):  # type: ignore[no-untyped-def]
-    call = _call(q, v, projection, feature_map, scale, precision)
-    favor, heads, m = feature_map == "favor_softmax", q.shape[:2], call.num_features
-    state_dtype = torch.bfloat16 if call.half else torch.float32
+    favor, heads, m = feature_map == "favor_softmax", q.shape[:2], _num_features(q, projection)
 
     def new(*shape: int) -> Tensor:
         empty: Tensor = q.new_empty(shape, dtype=torch.float32)
@@ -70,7 +83,7 @@ def _(q, k, v, projection, key_mask, feature_map, scale, constant, eps, precisio
 
     return (
         _token_major(q, v),
-        new(*heads, m, v.shape[-1]).to(state_dtype),
+        new(*heads, m, v.shape[-1]).to(state_dtype(v.dtype)),
         new(*heads, m),
         new(*heads) if favor else new(0),
         new(*q.shape[:3]),
@@ -99,11 +112,12 @@ def _backward(
     precision: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     call = _call(q, v, projection, feature_map, scale, precision)
-    dq, dk, dv = (_token_major(x, x) for x in (q, k, v))
     rows = QueryRows(total, query_top, torch.empty_like(total))
+    dq = _token_major(q, q)
     with on_device(q):
         query_gradient(call, q, HeadState(state, weight, weight, key_top), rows, grad, out, dq)
         summed = head_state(call, q, grad, constant=constant, eps=eps, queries=rows)
+        dk, dv = _token_major(k, k), _token_major(v, v)
         key_gradient(call, k, v, _as_bytes(key_mask), summed, key_top, dk, dv)
     return dq, dk, dv
 

@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 
 from saccade.ops.linear.triton.blocks import (
+    RUNTIME_SIZES,
     exact,
     feature,
     half_norm,
@@ -169,7 +170,7 @@ def _sum_features(
         tl.store(peak_ptr + features, peak, mask=features < M)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=RUNTIME_SIZES)
 def accumulate(
     x_ptr,
     u_ptr,
@@ -279,7 +280,7 @@ def accumulate(
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def assemble(
     wide_ptr,
     narrow_ptr,

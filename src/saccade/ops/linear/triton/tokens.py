@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from saccade.ops.linear.triton.blocks import (
+    RUNTIME_SIZES,
     exact,
     feature,
     half_norm,
@@ -30,7 +31,7 @@ from saccade.ops.linear.triton.blocks import (
 __all__ = ["key_gradient", "mix", "query_gradient"]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=RUNTIME_SIZES[:2])
 def mix(
     q_ptr,
     w_ptr,
@@ -109,7 +110,7 @@ def mix(
         tl.store(top_ptr + bh * tokens + rows, top, mask=keep)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=RUNTIME_SIZES[:2])
 def query_gradient(
     q_ptr,
     w_ptr,
@@ -195,7 +196,7 @@ def query_gradient(
         store_rows(dq_ptr, rows, keep, dn, 0, D, DP, 1, dx * inverse[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=RUNTIME_SIZES[:2])
 def key_gradient(
     k_ptr,
     v_ptr,
