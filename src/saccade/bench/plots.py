@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ Panel = tuple[str, str]
 TITLES: dict[Panel, str] = {
     ("time", "forward"): "forward, ms",
     ("time", "training"): "forward + backward, ms",
-    ("memory", "forward"): "peak extra memory, forward, MiB",
-    ("memory", "training"): "peak extra memory, forward + backward, MiB",
+    ("memory", "forward"): "extra memory, forward, MiB",
+    ("memory", "training"): "extra memory, fwd + bwd, MiB",
 }
 
 
@@ -30,18 +31,20 @@ def draw(result: AttentionResult, stem: Path) -> list[Path]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    timed = [row for row in result.rows if row.timing is not None]
+    timed = _comparable([row for row in result.rows if row.timing is not None])
     dims = sorted({row.head_dim for row in timed})
-    panels = [panel for panel in TITLES if any(_points(timed, panel).values())]
-    if not dims or not panels:
+    panels = [panel for panel in TITLES if _has_lines(timed, panel)]
+    if not panels:
         return []
     figure = Figure(figsize=(1.2 + 3.5 * max(2, len(dims)), 1.6 + 2.9 * len(panels)))
     FigureCanvasAgg(figure)
     grid = figure.subplots(len(panels), len(dims), squeeze=False, sharey="row")
     styles = _styles(timed)
+    lengths = sorted({row.tokens for row in timed})
     for axes_row, panel in zip(grid, panels, strict=True):
         for axes, head_dim in zip(axes_row, dims, strict=True):
-            _draw_panel(axes, result, [r for r in timed if r.head_dim == head_dim], panel, styles)
+            own = [row for row in timed if row.head_dim == head_dim]
+            _draw_panel(axes, own, lengths, panel, styles)
         axes_row[0].set_ylabel(TITLES[panel])
     for axes, head_dim in zip(grid[0], dims, strict=True):
         axes.set_title(f"D = {head_dim}", fontweight="bold")
@@ -50,6 +53,20 @@ def draw(result: AttentionResult, stem: Path) -> list[Path]:
     for path in paths:
         figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
     return paths
+
+
+def _comparable(rows: list[Row]) -> list[Row]:
+    """The rows of each D that a line may join: one B and H, or one B H N, whichever has more."""
+    kept = []
+    for head_dim in sorted({row.head_dim for row in rows}):
+        own = [row for row in rows if row.head_dim == head_dim]
+        by_batch = Counter((row.batch, row.heads) for row in own).most_common(1)[0]
+        by_budget = Counter(row.batch * row.heads * row.tokens for row in own).most_common(1)[0]
+        if by_batch[1] >= by_budget[1]:
+            kept += [row for row in own if (row.batch, row.heads) == by_batch[0]]
+        else:
+            kept += [row for row in own if row.batch * row.heads * row.tokens == by_budget[0]]
+    return kept
 
 
 def _styles(rows: list[Row]) -> dict[str, dict[str, Any]]:
@@ -82,13 +99,24 @@ def _points(rows: list[Row], panel: Panel) -> dict[str, dict[int, float]]:
     return points
 
 
+def _has_lines(rows: list[Row], panel: Panel) -> bool:
+    """Whether some mechanism has two points at one D: one alone is a matter for the table."""
+    return any(
+        len(points) > 1
+        for head_dim in {row.head_dim for row in rows}
+        for points in _points([r for r in rows if r.head_dim == head_dim], panel).values()
+    )
+
+
 def _draw_panel(
     axes: Any,
-    result: AttentionResult,
     rows: list[Row],
+    lengths: list[int],
     panel: Panel,
     styles: dict[str, dict[str, Any]],
 ) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
     points = _points(rows, panel)
     if not points:
         axes.text(0.5, 0.5, "not measured", ha="center", transform=axes.transAxes, color="grey")
@@ -98,13 +126,14 @@ def _draw_panel(
         if name in points:
             tokens = sorted(points[name])
             axes.plot(tokens, [points[name][n] for n in tokens], label=name, **styles[name])
-    lengths = sorted({row.tokens for row in result.rows})
     axes.set_xscale("log", base=2)
     axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.25)
     axes.set_yscale("log")
     axes.set_xticks(lengths, [_tokens(n) for n in lengths])
     axes.set_xlabel("tokens N")
     axes.minorticks_off()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     if panel[0] == "time":
@@ -129,12 +158,15 @@ def _mark_crossovers(
         if start is None or start == common[0]:
             continue
         axes.axvline(start, color=styles[name]["color"], linewidth=0.8, linestyle=":")
+        low, high = axes.get_xlim()
+        on_the_left = start > low**0.25 * high**0.75
         axes.annotate(
             f"N = {start:,.0f}",
             (start, 0.02 + 0.07 * level),
             xycoords=("data", "axes fraction"),
-            xytext=(3, 0),
+            xytext=(-3 if on_the_left else 3, 0),
             textcoords="offset points",
+            horizontalalignment="right" if on_the_left else "left",
             color=styles[name]["color"],
             fontsize=8,
         )

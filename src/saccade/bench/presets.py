@@ -107,8 +107,10 @@ _CPU = Preset(
     device="cpu",
     dtype="float32",
     grids=(
-        Grid(_CPU_MECHANISMS, (1024, 4096), (32, 64), passes=("forward",), memory=False),
-        Grid(_CPU_MECHANISMS, (16384,), (32, 64), passes=("forward",)),
+        Grid(_CPU_MECHANISMS, (1024,), (32, 64), passes=("forward",), memory=False),
+        Grid(_CPU_MECHANISMS, (4096,), (64,), passes=("forward",), memory=False),
+        Grid(_CPU_MECHANISMS, (4096, 16384), (32,), passes=("forward",)),
+        Grid(_CPU_MECHANISMS, (16384,), (64,), passes=("forward",)),
         Grid(_CPU_MECHANISMS, (4096,), (32,), passes=("training",), memory=False),
     ),
     targets=(
@@ -121,7 +123,7 @@ _CPU = Preset(
             for measure, ratio in _AGAINST_UNFUSED_ON_CPU
         ),
     ),
-    seconds=0.5,
+    seconds=1.5,
     threads=2,
 )
 
