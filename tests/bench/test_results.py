@@ -10,6 +10,7 @@ from saccade.bench.calibration import cache_path, device_key, write_costs
 from saccade.bench.crossover import crossover, softmax_crossovers
 from saccade.bench.environment import describe_environment, hardware_slug
 from saccade.bench.output import write_attention
+from saccade.bench.plots import _comparable
 from saccade.bench.presets import PRESETS
 from saccade.bench.results import AttentionResult, Roof, Row, Timing
 from saccade.bench.tables import as_markdown, summaries
@@ -177,3 +178,11 @@ def test_a_broken_calibration_file_starts_afresh(result, tmp_path, monkeypatch):
     cache_path().write_text("{")
     write_costs(result, CPU, "float32")
     assert set(json.loads(cache_path().read_text())["devices"]) == {"cpu"}
+
+
+def test_lines_join_only_rows_of_the_same_work():
+    budget = [replace(row("taylor", "taylor", n, 1.0), batch=8192 // n) for n in LENGTHS]
+    odd = row("taylor", "taylor", 1 << 20, 1.0)
+    assert _comparable([*budget, odd]) == budget
+    fixed = [row("taylor", "taylor", n, 1.0) for n in LENGTHS]
+    assert _comparable([*fixed, replace(odd, batch=7)]) == fixed

@@ -156,9 +156,8 @@ def summaries(result: AttentionResult) -> list[Table]:
         for mechanism in dict.fromkeys(row.mechanism for row in rows):
             found = {row.tokens: row for row in rows if row.mechanism == mechanism}
             across = [_short(result, found.get(tokens)) for tokens in lengths]
-            peaks = [row.peak_extra_mib for row in found.values()]
             start = _start(starts.get((mechanism, head_dim, direction)))
-            lines.append([mechanism, *across, start, number(peaks[-1])])
+            lines.append([mechanism, *across, start, number(found[max(found)].peak_extra_mib)])
         columns = ["ms (x softmax)", *(f"N = {tokens}" for tokens in lengths)]
         columns += ["faster from N", "MiB at its last N"]
         tables.append(Table(f"D = {head_dim}, {direction}", columns, lines))
