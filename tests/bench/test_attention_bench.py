@@ -99,10 +99,10 @@ def test_a_backend_that_a_mechanism_lacks_is_not_available():
 @pytest.mark.parametrize("name", list_attentions())
 def test_every_attention_is_its_equation_in_float64(name):
     problem, operation = prepare(name, Shape(2, 2, 33, 8), "float64", "cpu")
-    accuracy = problem.check(operation, name)
+    accuracy = problem.check(operation, name, gradients=True)
     assert set(accuracy.errors) >= {"out", "dq", "dk", "dv"}
     assert max(accuracy.errors.values()) < 1e-12
-    assert accuracy.faults(gradients=True) == []
+    assert accuracy.faults() == []
 
 
 def test_every_family_has_an_equation():
@@ -139,9 +139,19 @@ def test_few_queries_reach_every_key():
         return taylor_attention(q, Spoilt.apply(k), v)
 
     operation = Operation(attend, quadratic_flops(setting.shape))
-    assert [fault[:2] for fault in problem.check(operation, "taylor").faults(gradients=True)] == [
-        "dk"
-    ]
+    faults = problem.check(operation, "taylor", gradients=True).faults()
+    assert [fault[:2] for fault in faults] == ["dk"]
+
+
+def test_a_forward_pass_is_timed_where_there_is_no_backward(monkeypatch):
+    def attend(q, k, v):
+        if torch.is_grad_enabled():
+            raise NotImplementedError("no backward pass")
+        return taylor_attention(q, k, v)
+
+    plant(monkeypatch, attend)
+    forward, training = run(replace(SMALL, mechanisms=("planted",))).rows
+    assert (forward.status, training.status) == ("timed", "not available")
 
 
 def timed(result: AttentionResult, i: int, median_ms: float, **changes) -> None:

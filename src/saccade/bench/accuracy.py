@@ -36,20 +36,13 @@ class Accuracy:
     errors: Mapping[str, float]
     allowed: Mapping[str, float]
 
-    def faults(self, *, gradients: bool) -> list[str]:
+    def faults(self) -> list[str]:
         """What is out of bounds, in words."""
         return [
             f"{name} is off by {error:.2g}, allowed {self.allowed[name]:.2g}"
             for name, error in self.errors.items()
-            if (gradients or name == "out") and not error <= self.allowed[name]
+            if not error <= self.allowed[name]
         ]
-
-    def only(self, *, gradients: bool) -> Accuracy:
-        """The part that a pass is responsible for."""
-        if gradients:
-            return self
-        errors, allowed = self.errors, self.allowed
-        return Accuracy({"out": errors["out"]}, {"out": allowed["out"]})
 
 
 class Problem:
@@ -57,7 +50,7 @@ class Problem:
 
     Args:
         setting: Shape, dtype and device.
-        gradients: Whether gradients are checked too.
+        gradients: Whether gradients can be asked for.
     """
 
     def __init__(self, setting: Setting, *, gradients: bool) -> None:
@@ -74,14 +67,20 @@ class Problem:
         self._queries = self._spread_queries(len(self._samples) * shape.heads)
         self._truths: dict[str, tuple[Values, dict[str, float]]] = {}
 
-    def check(self, operation: Operation, family: str) -> Accuracy:
+    def check(self, operation: Operation, family: str, *, gradients: bool) -> Accuracy:
         """Run the operation once and compare it with its family's equation."""
         if family not in self._truths:
             equation, parameters = EQUATIONS[family], operation.parameters
             exact = self._evaluate(equation, parameters, torch.float64)
             self._truths[family] = exact, self._bounds(equation, parameters, exact)
         exact, allowed = self._truths[family]
-        return Accuracy(_errors(self._run(operation), exact), allowed)
+        errors = _errors(self._run(operation, gradients), exact)
+        return Accuracy(errors, {name: allowed[name] for name in errors})
+
+    def inputs(self, *, gradients: bool) -> Values:
+        """q, k and v; detached where no gradients are taken, since some kernels look at that."""
+        named = {"q": self.q, "k": self.k, "v": self.v}
+        return named if gradients else {name: x.detach() for name, x in named.items()}
 
     def _spread_queries(self, heads: int) -> Tensor:
         tokens = self.setting.shape.tokens
@@ -93,22 +92,22 @@ class Problem:
     def _pick(self, x: Tensor) -> Tensor:
         return x.index_select(0, self._samples).index_select(2, self._queries)
 
-    def _run(self, operation: Operation) -> Values:
+    def _run(self, operation: Operation, gradients: bool) -> Values:
         """The operation on the full problem, cut down to what is compared."""
-        wanted = {"q": self.q, "k": self.k, "v": self.v}
+        wanted = self.inputs(gradients=gradients)
         wanted |= {name: x for name, x in operation.parameters.items() if x.requires_grad}
-        with torch.set_grad_enabled(self.gradients):
-            out = operation.attend(self.q, self.k, self.v)
+        with torch.set_grad_enabled(gradients):
+            out = operation.attend(wanted["q"], wanted["k"], wanted["v"])
         values = {"out": self._pick(out.detach())}
         if not bool(out.detach().isfinite().all()):
             values["out"] = torch.full_like(values["out"], torch.nan)
-        if not self.gradients:
+        if not gradients:
             return values
         direction = torch.zeros_like(out)
         places = (self._samples[:, None], slice(None), self._queries[None, :])
         direction[places] = self.grad[places].to(direction.dtype)
-        gradients = torch.autograd.grad(out, list(wanted.values()), direction)
-        for name, gradient in zip(wanted, gradients, strict=True):
+        found = torch.autograd.grad(out, list(wanted.values()), direction)
+        for name, gradient in zip(wanted, found, strict=True):
             values[f"d{name}"] = self._compared(name, gradient)
         return values
 

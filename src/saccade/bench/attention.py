@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 import torch
 
 from saccade.bench import peers as _peers  # noqa: F401 - puts the peers into the table
-from saccade.bench.accuracy import Accuracy, Problem
+from saccade.bench.accuracy import Problem
 from saccade.bench.clock import time_calls
 from saccade.bench.mechanisms import MECHANISMS, Mechanism, Operation, Setting, find
 from saccade.bench.memory import cuda_peak_mib, probe_peak_mib
@@ -40,7 +40,7 @@ def prepare(
 
 def make_call(problem: Problem, operation: Operation, direction: Pass) -> Callable[[], object]:
     """One pass as a function without arguments."""
-    q, k, v, grad = problem.q, problem.k, problem.v, problem.grad
+    q, k, v = problem.inputs(gradients=direction == "training").values()
     wanted = [q, k, v, *(x for x in operation.parameters.values() if x.requires_grad)]
 
     def forward() -> object:
@@ -48,7 +48,7 @@ def make_call(problem: Problem, operation: Operation, direction: Pass) -> Callab
             return operation.attend(q, k, v)
 
     def training() -> object:
-        return torch.autograd.grad(operation.attend(q, k, v), wanted, grad)
+        return torch.autograd.grad(operation.attend(q, k, v), wanted, problem.grad)
 
     return forward if direction == "forward" else training
 
@@ -103,10 +103,9 @@ class Runner:
         blanks = [self._blank(problem.setting.shape, spec, mechanism, p) for p in grid.passes]
         try:
             operation = mechanism.build(problem.setting, backend)
-            accuracy = problem.check(operation, mechanism.family)
         except Exception as error:
             return [_unable(row, error) for row in blanks]
-        return [self._measure(problem, operation, accuracy, row, grid.memory) for row in blanks]
+        return [self._measure(problem, operation, row, grid.memory) for row in blanks]
 
     def _blank(self, shape: Shape, spec: str, mechanism: Mechanism, direction: Pass) -> Row:
         return Row(
@@ -119,17 +118,14 @@ class Runner:
             status="failed",
         )
 
-    def _measure(
-        self, problem: Problem, operation: Operation, accuracy: Accuracy, row: Row, memory: bool
-    ) -> Row:
-        gradients = row.direction == "training"
-        faults = accuracy.faults(gradients=gradients)
-        accuracy = accuracy.only(gradients=gradients)
-        row = replace(row, errors=accuracy.errors, allowed=accuracy.allowed)
-        if faults and not row.peer:
-            return replace(row, status="refused", reason="not timed: " + "; ".join(faults))
+    def _measure(self, problem: Problem, operation: Operation, row: Row, memory: bool) -> Row:
         call = make_call(problem, operation, row.direction)
         try:
+            accuracy = problem.check(operation, row.family, gradients=row.direction == "training")
+            row = replace(row, errors=accuracy.errors, allowed=accuracy.allowed)
+            faults = accuracy.faults()
+            if faults and not row.peer:
+                return replace(row, status="refused", reason="not timed: " + "; ".join(faults))
             timing = time_calls(call, self.device, seconds=self.seconds, warm=True)
         except Exception as error:
             return _unable(row, error)
@@ -165,7 +161,9 @@ class Runner:
 
 
 def _unable(row: Row, error: Exception) -> Row:
-    """The row of a mechanism that raised, with the reason in one line."""
+    """The row of a mechanism that raised, with the first cause in one line."""
+    while isinstance(error.__cause__, Exception):
+        error = error.__cause__
     text = str(error).strip()
     status: Status = "failed"
     if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:

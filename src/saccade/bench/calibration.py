@@ -42,9 +42,13 @@ CALIBRATION_GRIDS = {
         )
         for head_dims, budget in (((8, 16, 32), 1 << 20), ((64, 128), 1 << 19))
     ),
-    "cpu": (
-        Grid((DIRECT, EFFICIENT), (64, 128, 256, 512, 1024), (8, 16, 32), memory=False),
-        Grid((DIRECT, EFFICIENT), (512, 1024, 2048), (64,), memory=False),
+    "cpu": tuple(
+        Grid((DIRECT, EFFICIENT), tokens, head_dims, memory=False)
+        for head_dims, tokens in (
+            ((8, 16), (32, 64, 128, 256, 512, 1024)),
+            ((32,), (512, 1024, 2048, 4096)),
+            ((64,), (1024, 2048, 4096, 8192)),
+        )
     ),
 }
 """What `--calibrate` measures, by device."""
