@@ -22,6 +22,7 @@ from saccade.ops.linear import (
     linear_weights,
     orthogonal_projection,
     performer_attention,
+    random_features,
 )
 
 __all__ = ["FeatureCore", "LearnedFeatureCore", "RandomFeatureCore"]
@@ -133,20 +134,12 @@ class RandomFeatureCore(FeatureCore):
 
     def features(self, x: Tensor, *, is_query: bool, key_mask: Tensor | None = None) -> Tensor:
         """The chosen feature map of x."""
-        if self.feature_map == "favor_softmax":
-            return linear.favor_softmax(
-                x, self.projection, is_query=is_query, key_mask=None if is_query else key_mask
-            )
-        feature_map = {
-            "relu": linear.relu,
-            "exp": linear.exp,
-            "gelu": linear.gelu,
-            "elu": linear.elu,
-        }[self.feature_map]
-        return feature_map(x, self.projection)
+        return random_features(
+            x, self.projection, self.feature_map, is_query=is_query, key_mask=key_mask
+        )
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None) -> Tensor:
-        """Linear attention with the features fused into it, where a GPU can."""
+        """Features and linear attention in one function."""
         return performer_attention(
             q, k, v, self.projection, feature_map=self.feature_map, key_mask=key_mask
         )

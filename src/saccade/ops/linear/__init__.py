@@ -10,7 +10,7 @@ from saccade.ops.linear.feature_maps import (
     gelu,
     relu,
 )
-from saccade.ops.linear.performer import FeatureMap, performer_attention
+from saccade.ops.linear.performer import FeatureMap, performer_attention, random_features
 from saccade.ops.linear.projection import orthogonal_projection
 
 __all__ = [
@@ -25,5 +25,6 @@ __all__ = [
     "linear_weights",
     "orthogonal_projection",
     "performer_attention",
+    "random_features",
     "relu",
 ]

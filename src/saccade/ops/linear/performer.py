@@ -9,6 +9,7 @@ memory beside q, k, v and the output is M E a head.
 
 from typing import Literal, get_args
 
+import torch
 from torch import Tensor
 
 from saccade.errors import ConfigError, UnknownNameError
@@ -19,11 +20,11 @@ from saccade.ops.arguments import (
     in_full_precision,
     resolve_scale,
 )
+from saccade.ops.backends import fused_obstacle, takes_fused
 from saccade.ops.linear import feature_maps
-from saccade.ops.linear.attention import check_eps, linear_attention
-from saccade.ops.linear.backends import runs_fused
+from saccade.ops.linear.attention import PREFER_FUSED, check_eps, linear_attention
 
-__all__ = ["FeatureMap", "Precision", "performer_attention"]
+__all__ = ["FeatureMap", "Precision", "performer_attention", "random_features"]
 
 FeatureMap = Literal["favor_softmax", "relu", "exp", "gelu", "elu"]
 Precision = Literal["ieee", "tf32x3", "tf32"]
@@ -82,10 +83,21 @@ def performer_attention(
     if scale < 0:
         raise ConfigError(f"scale={scale!r}; feature maps need a scale that is not negative")
     feature_eps = _FEATURE_EPS[feature_map] if feature_eps is None else feature_eps
-    if not runs_fused(backend, v, head_dim=q.shape[-1], projection=projection):
-        phi_q = _features(q, projection, feature_map, scale, feature_eps, is_query=True)
-        phi_k = _features(
-            k, projection, feature_map, scale, feature_eps, is_query=False, key_mask=key_mask
+    obstacle = fused_obstacle(v, q.shape[-1])
+    if projection.requires_grad and torch.is_grad_enabled():
+        obstacle = "projection requires a gradient, and it treats it as fixed"
+    if not takes_fused(backend, obstacle, preferred=PREFER_FUSED):
+        phi_q, phi_k = (
+            random_features(
+                x,
+                projection,
+                feature_map,
+                is_query=is_query,
+                scale=scale,
+                eps=feature_eps,
+                key_mask=None if is_query else key_mask,
+            )
+            for x, is_query in ((q, True), (k, False))
         )
         return linear_attention(phi_q, phi_k, v, eps=eps, key_mask=key_mask, backend="torch")
     from saccade.ops.linear.triton import fused
@@ -105,16 +117,28 @@ def performer_attention(
     )
 
 
-def _features(
+def random_features(
     x: Tensor,
     projection: Tensor,
     feature_map: FeatureMap,
-    scale: float,
-    eps: float,
     *,
     is_query: bool,
+    scale: float | None = None,
+    eps: float | None = None,
     key_mask: Tensor | None = None,
 ) -> Tensor:
+    """The features of queries or keys by a map's name: (B, H, N, D) -> (B, H, N, M).
+
+    Args:
+        x: Queries or keys.
+        projection: W (M, D).
+        feature_map: A random feature map of this folder.
+        is_query: Whether x are queries; FAVOR+ treats the two apart.
+        scale: Factor of the scores; 1/sqrt(D) by default.
+        eps: Added to every feature; by default what the feature map adds.
+        key_mask: (B, N) for keys; FAVOR+ takes its maximum over the keys attended to.
+    """
+    eps = _FEATURE_EPS[feature_map] if eps is None else eps
     if feature_map == "favor_softmax":
         return feature_maps.favor_softmax(
             x, projection, is_query=is_query, scale=scale, eps=eps, key_mask=key_mask

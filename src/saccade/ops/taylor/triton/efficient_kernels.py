@@ -3,7 +3,7 @@
 A row x is cut into tiles of 16. The outer product of tiles (m, n) is 256 features; by symmetry only
 m <= n is needed, off-diagonal pairs counted twice. With sums over keys divided by N:
 
-    S = sum (k (x) k) v^T                                                                (accumulate)
+    S = sum (k (x) k) v^T                                                            (accumulate)
     L = sum k v^T,   G = sum k k^T,   p = sum k,   r = sum v                             (moments)
     o = (a (x (x) x) S + b x L + c r) / z,   z = a x G x + b x.p + c m                   (values)
 

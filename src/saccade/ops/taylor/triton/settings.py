@@ -49,11 +49,11 @@ _HALF: dict[str, dict[int, Blocks]] = {
     },
     "accumulate": {
         16: Blocks(1, 128, 4, 3),
-        32: Blocks(3, 128, 8, 3),
-        64: Blocks(2, 128, 8, 2),
+        32: Blocks(1, 64, 4, 2),
+        64: Blocks(1, 64, 8, 3),
         128: Blocks(1, 64, 8, 3),
     },
-    "moments": {32: Blocks(0, 64, 4, 3), 64: Blocks(0, 64, 4, 3), 128: Blocks(0, 32, 8, 3)},
+    "moments": {16: Blocks(0, 128, 4, 2), 64: Blocks(0, 32, 4, 3), 128: Blocks(0, 32, 8, 3)},
     "values": {
         16: Blocks(64, 0, 4, 3),
         32: Blocks(64, 0, 4, 3),

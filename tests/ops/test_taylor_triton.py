@@ -1,0 +1,213 @@
+"""Fused Taylor attention against the float64 equations, in Triton's interpreter or on a GPU."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from saccade.errors import ConfigError
+from saccade.ops import taylor_attention
+from saccade.ops.taylor import taylorshift_attention
+from saccade.ops.taylor.reference import taylor_attention_reference
+from tests.ops.mechanisms import assert_as_good_as_plain, make_inputs, with_gradients
+
+pytest.importorskip("triton")
+
+from saccade.ops.taylor.triton import launch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# The interpreter cuts bfloat16 instead of rounding it: that dtype is judged on a GPU.
+DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])]
+COEFFICIENTS = (0.3, -0.7, 1.2)
+both = pytest.mark.parametrize("algorithm", ["direct", "efficient"])
+
+
+def on_device(function, *inputs, **options):
+    moved = [x if x is None else x.to(DEVICE) for x in inputs]
+    mask = options.pop("key_mask", None)
+    mask = mask if mask is None else mask.to(DEVICE)
+    return function(*moved, key_mask=mask, backend="triton", **options).to(inputs[0].device)
+
+
+def fused(algorithm, q, k, v, mask):
+    options = {"algorithm": algorithm, "coefficients": COEFFICIENTS}
+    return on_device(taylor_attention, q, k, v, key_mask=mask, **options)
+
+
+def equation(q, k, v, mask):
+    scale = q.shape[-1] ** -0.5
+    return taylor_attention_reference(
+        q, k, v, scale=scale, coefficients=COEFFICIENTS, key_mask=mask
+    )
+
+
+def fused_shift(algorithm, q, k, v, mask, temperature):
+    return on_device(
+        taylorshift_attention, q, k, v, temperature, key_mask=mask, algorithm=algorithm
+    )
+
+
+def shift_equation(q, k, v, mask, temperature):
+    q, k = (x / (x**2).sum(dim=-1, keepdim=True).sqrt() for x in (q, k))
+    return taylor_attention_reference(
+        q * temperature.view(-1, 1, 1), k, v, scale=1.0, key_mask=mask
+    )
+
+
+def draw(seed, **shape):
+    return list(make_inputs(seed=seed, **shape))
+
+
+def draw_shift(seed, **shape):
+    inputs = draw(seed, **shape)
+    return [*inputs, torch.linspace(0.5, 3.0, inputs[0].shape[1], dtype=torch.float64)]
+
+
+SHAPES = {
+    "even": {"queries": 64, "dim": 16},
+    "one": {"queries": 1, "keys": 17, "dim": 8},
+    "ragged": {"queries": 65, "keys": 63, "dim": 20, "width": 24, "masked": True},
+    "wide": {"queries": 33, "keys": 65, "dim": 40, "width": 8, "masked": True},
+}
+
+
+@both
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_kernels_are_as_good_as_plain_torch(shape, dtype, algorithm):
+    make = partial(draw, batch=1, heads=2, **SHAPES[shape])
+    assert_as_good_as_plain(partial(fused, algorithm), equation, make, dtype, draws=3)
+
+
+@both
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_fused_normalisation_and_temperature(dtype, algorithm):
+    make = partial(draw_shift, batch=1, heads=2, queries=33, keys=49, dim=20, masked=True)
+    assert_as_good_as_plain(partial(fused_shift, algorithm), shift_equation, make, dtype, draws=6)
+
+
+@both
+def test_several_splits_and_blocks_add_up(algorithm, monkeypatch):
+    monkeypatch.setattr(launch, "_BUSY_PROGRAMS", 64)
+    make = partial(draw, batch=1, heads=1, queries=600, dim=8, width=8)
+    assert_as_good_as_plain(partial(fused, algorithm), equation, make, torch.float32, draws=1)
+
+
+@both
+def test_strided_inputs_are_not_copied_and_agree(algorithm):
+    qkv = torch.randn(2, 40, 3, 2, 16)
+    q, k, v = qkv.permute(2, 0, 3, 1, 4)
+    assert not q.is_contiguous()
+    strided = fused(algorithm, q, k, v, None)
+    packed = fused(algorithm, q.contiguous(), k.contiguous(), v.contiguous(), None)
+    torch.testing.assert_close(strided, packed)
+
+
+@both
+def test_empty_batch_and_a_sample_without_keys(algorithm):
+    q, k, v, mask = make_inputs(queries=20, masked=True)
+    q, k, v = (x.float() for x in (q, k, v))
+    assert fused(algorithm, q[:0], k[:0], v[:0], mask[:0]).shape == (0, 3, 20, 16)
+    mask[1] = False
+    out, dq, dk, dv = with_gradients(
+        lambda q, k, v: fused(algorithm, q, k, v, mask), (q, k, v), torch.float32
+    )
+    assert (out[1] == 0).all()
+    assert all(x.isfinite().all() for x in (out, dq, dk, dv))
+    assert (dk[1] == 0).all()
+    assert (dv[1] == 0).all()
+
+
+@both
+def test_nan_in_masked_keys_does_not_spread(algorithm):
+    q, k, v, mask = make_inputs(batch=1, queries=20, masked=True)
+    q, k, v = (x.float() for x in (q, k, v))
+    hidden = ~mask[:, None, :, None]
+    expected = fused(algorithm, q, k, v, mask)
+    spoiled = [x.masked_fill(hidden, torch.nan) for x in (k, v)]
+    torch.testing.assert_close(fused(algorithm, q, *spoiled, mask), expected)
+
+
+def _skip_the_last_split(monkeypatch):
+    splits = launch._splits
+    monkeypatch.setattr(launch, "_BUSY_PROGRAMS", 64)
+    monkeypatch.setattr(launch, "_splits", lambda *a: (max(1, splits(*a)[0] - 1), splits(*a)[1]))
+
+
+def _forget_to_double_off_diagonal_pairs(monkeypatch):
+    unfold = launch.unfold
+
+    class Halved:
+        def __getitem__(self, grid):
+            def run(state, turned, *args, **options):
+                unfold[grid](state, turned, *args, **options)
+                turned *= 0.5
+
+            return run
+
+    monkeypatch.setattr(launch, "unfold", Halved())
+
+
+@pytest.mark.parametrize("plant", [_skip_the_last_split, _forget_to_double_off_diagonal_pairs])
+def test_planted_errors_are_caught(plant, monkeypatch):
+    plant(monkeypatch)
+    make = partial(draw, batch=1, heads=1, queries=600, dim=8, width=8)
+    with pytest.raises(AssertionError, match="allowed"):
+        assert_as_good_as_plain(partial(fused, "efficient"), equation, make, torch.float32, draws=1)
+
+
+@both
+def test_opcheck(algorithm):
+    q, k, v, mask = (x.to(DEVICE) for x in make_inputs(batch=1, heads=1, queries=9, masked=True))
+    leaves = [x.float().requires_grad_() for x in (q, k, v)]
+    temperature = torch.ones(1, device=DEVICE, requires_grad=True)
+    arguments = (*leaves, mask, temperature, 1.0, 0.5, 1.0, 1.0, algorithm == "efficient")
+    torch.library.opcheck(torch.ops.saccade.taylor_fused.default, arguments)
+
+
+@both
+def test_compiles_to_one_graph(algorithm):
+    torch._dynamo.reset()
+    q, k, v, _ = make_inputs(batch=1, heads=1, queries=20)
+    leaves = [x.float().to(DEVICE).requires_grad_() for x in (q, k, v)]
+
+    def run(q, k, v):
+        return taylor_attention(q, k, v, algorithm=algorithm, backend="triton") * 2
+
+    out = torch.compile(run, fullgraph=True, backend="aot_eager")(*leaves)
+    torch.testing.assert_close(out, run(*leaves))
+    out.sum().backward()
+    assert all(x.grad.isfinite().all() for x in leaves)
+
+
+def test_what_cannot_run_says_why(monkeypatch):
+    q, k, v, _ = make_inputs(queries=5)
+    with pytest.raises(ConfigError, match="no float64"):
+        taylor_attention(q, k, v, backend="triton")
+    wide = torch.randn(1, 1, 5, 130)
+    with pytest.raises(ConfigError, match="up to 128 wide"):
+        taylor_attention(wide, wide, wide, backend="triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    small = torch.randn(1, 1, 5, 8)
+    with pytest.raises(ConfigError, match="on cpu"):
+        taylor_attention(small, small, small, backend="triton")
+    with pytest.raises(ConfigError, match=r"expected \(1,\)"):
+        taylorshift_attention(small, small, small, torch.ones(3))
+
+
+@pytest.mark.gpu
+@both
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("seed", range(17))
+def test_a_hundred_random_shapes(seed, dtype, algorithm):
+    generator = torch.Generator().manual_seed(seed)
+
+    def pick(low, high):
+        return int(torch.randint(low, high + 1, (), generator=generator))
+
+    shape = {
+        "batch": pick(1, 3), "heads": pick(1, 4), "queries": pick(1, 700), "keys": pick(1, 700),
+        "dim": pick(8, 128), "width": pick(8, 128), "masked": bool(pick(0, 1)),
+    }  # fmt: skip
+    make = partial(draw_shift, **shape)
+    assert_as_good_as_plain(partial(fused_shift, algorithm), shift_equation, make, dtype, draws=2)
