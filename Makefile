@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup check format test test-slow bench clean
+.PHONY: setup check format test test-slow bench run clean
 
 setup: $(READY)
 
@@ -32,7 +32,10 @@ test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
 
 bench: $(READY)
-	$(BIN)/python benchmarks/attention_cpu.py
+	$(BIN)/saccade bench attention --preset cpu --out benchmarks
+
+run: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python examples/digits_compare.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -35,7 +35,7 @@ def describe_environment(ranks: Ranks) -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "world_size": ranks.world_size,
         "git_revision": _git_revision(),
-        "command": sys.argv,
+        "command": [Path(sys.argv[0]).name.replace("__main__.py", "saccade"), *sys.argv[1:]],
     }
 
 

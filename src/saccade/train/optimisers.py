@@ -66,7 +66,7 @@ class MaskedMuon(Muon):
         if found_inf is None:
             return super().step(closure)  # type: ignore[no-untyped-call, no-any-return]
         params = [p for group in self.param_groups for p in group["params"]]
-        before = torch._foreach_clone(params)
+        before = [p.clone() for p in params]
         loss = super().step(closure)  # type: ignore[no-untyped-call]
         for p, old in zip(params, before, strict=True):
             p.copy_(torch.where(found_inf > 0, old, p))

@@ -99,7 +99,7 @@ def taylorshift_attention(
         coefficients: As in `taylor_attention`.
         key_mask: As in `taylor_attention`.
         algorithm: As in `taylor_attention`.
-        backend: As in `taylor_attention`; fused, normalising takes no pass over q and k.
+        backend: As in `taylor_attention`; fused, unit rows are never written to memory.
 
     Returns:
         (B, H, N, E) in the dtype of q.

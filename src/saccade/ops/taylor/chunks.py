@@ -19,7 +19,8 @@ _SHORTEST = 32
 def sizes(batch: int, tokens: int, bytes_per_token: int, device: torch.device) -> tuple[int, int]:
     """(samples, tokens) of a piece, where one token of one sample costs `bytes_per_token`."""
     budget = _BUDGET_BYTES.get(device.type, _BUDGET_BYTES_ELSEWHERE)
-    length = max(min(_SHORTEST, tokens), min(tokens, budget // bytes_per_token))
+    length = max(_SHORTEST, budget // bytes_per_token // _SHORTEST * _SHORTEST)
+    length = min(tokens, length)
     samples = max(1, min(batch, budget // (bytes_per_token * max(length, 1))))
     return samples, max(length, 1)
 

@@ -72,16 +72,17 @@ def _forward(
     state = q.new_zeros(batch, heads, num_features(dim), width + 1, dtype=dtype)
     weights = feature_weights(dim, a, b, c, state)
     group, length = _sizes(q, max(queries, keys))
+    buffer = state.new_empty(group * heads, num_features(dim), length)
     for samples in pieces(batch, group):
         s = state[samples].flatten(0, 1)  # (G, F, E+1), a view
         for tokens in pieces(keys, length):
-            phi = features(feature_major(k, samples, tokens, dtype, key_mask))
+            phi = features(feature_major(k, samples, tokens, dtype, key_mask), buffer)
             s.baddbmm_(phi, _values(v, samples, tokens, key_mask).mT)
         s *= weights
         mask = None if key_mask is None else key_mask[samples]
         floor = denominator_floor(mask, keys, a, b, c)
         for tokens in pieces(queries, length):
-            phi = features(feature_major(q, samples, tokens, dtype) * scale)
+            phi = features(feature_major(q, samples, tokens, dtype) * scale, buffer)
             y = _token_major(s.mT @ phi, heads)  # (samples, H, n, E+1)
             z = safe_denominator(y[..., -1], floor)
             total[samples, :, tokens] = z
@@ -118,6 +119,7 @@ def _backward(
     dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     weights = feature_weights(dim, a, b, c, state)
     group, length = _sizes(q, max(queries, keys))
+    buffer = state.new_empty(group * heads, num_features(dim), length)
     for samples in pieces(batch, group):
         s = state[samples].flatten(0, 1)  # (G, F, E+1), W already in it
         ds = torch.zeros_like(s)
@@ -131,7 +133,7 @@ def _backward(
                 ),
                 dim=-1,
             ).flatten(0, 1)  # (G, n, E+1)
-            ds.baddbmm_(features(x), dy)
+            ds.baddbmm_(features(x, buffer), dy)
             dx = features_pullback(x, s @ dy.mT) * scale
             dq[samples, :, tokens] = _token_major(dx, heads)
         ds *= weights
@@ -139,7 +141,7 @@ def _backward(
             x = feature_major(k, samples, tokens, dtype, key_mask)
             u = _values(v, samples, tokens, key_mask)
             dx = features_pullback(x, ds @ u)
-            du = _token_major(ds[..., :-1].mT @ features(x), heads)
+            du = _token_major(ds[..., :-1].mT @ features(x, buffer), heads)
             if key_mask is not None:
                 du = du * key_mask[samples, None, tokens, None]
             dk[samples, :, tokens] = _token_major(dx, heads)

@@ -22,10 +22,19 @@ def num_features(head_dim: int) -> int:
     return head_dim * (head_dim + 1) // 2 + head_dim + 1
 
 
-def features(x: Tensor) -> Tensor:
-    """phi of a chunk of tokens: (G, D, n) -> (G, F, n)."""
+def features(x: Tensor, buffer: Tensor | None = None) -> Tensor:
+    """phi of a chunk of tokens: (G, D, n) -> (G, F, n).
+
+    Args:
+        x: The chunk.
+        buffer: Where to write, at least as large as the result. New memory for every chunk would
+            cost as much as the products.
+    """
     groups, dim, length = x.shape
-    phi = x.new_empty(groups, num_features(dim), length)
+    if buffer is None:
+        phi = x.new_empty(groups, num_features(dim), length)
+    else:
+        phi = buffer[:groups, :, :length]
     row = 0
     for i in range(dim):
         torch.mul(x[:, i:], x[:, i : i + 1], out=phi[:, row : row + dim - i])
