@@ -9,6 +9,7 @@ cache flushed between them). The winners belong into `saccade/ops/taylor/triton/
 import argparse
 import itertools
 import json
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -57,7 +58,9 @@ class Runner:
         self.dy = dy.view_as(self.out)
 
     def run(self, kernel: str, blocks: Blocks) -> None:
-        launch.blocks_for = lambda name, *rest: blocks if name == kernel else blocks_for(name, *rest)
+        launch.blocks_for = lambda name, *rest: (
+            blocks if name == kernel else blocks_for(name, *rest)
+        )
         p = self.problem
         if kernel in ("accumulate", "moments"):
             launch._accumulate(p, p.k, p.v, None, keys=True)
@@ -86,7 +89,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--dims", default="16,32,64,128")
-    parser.add_argument("--kernels", default=",".join(("accumulate", "moments", *ROWS_KERNELS, *DIRECT_KERNELS)))
+    parser.add_argument(
+        "--kernels", default=",".join(("accumulate", "moments", *ROWS_KERNELS, *DIRECT_KERNELS))
+    )
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--direct-tokens", type=int, default=4096)
     parser.add_argument("--workers", type=int, default=12)
@@ -120,7 +125,9 @@ def main() -> None:
         rows.sort()
         print(name, " ".join(f"{ms:.3f}{blocks}" for ms, blocks in rows[:4]), flush=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"results": results, "failed": failed}, indent=1)
+    versions = {"torch": torch.__version__, "triton": triton.__version__}
+    about = {"device": torch.cuda.get_device_name(), **versions, "command": sys.argv[1:]}
+    text = json.dumps({**about, "results": results, "failed": failed}, indent=1)
     (arguments.out / "tune_taylor.json").write_text(text)
 
 

@@ -86,7 +86,7 @@ def _beta(alpha: float, uniform: Tensor) -> Tensor:
 
 @cache
 def _beta_quantiles(alpha: float, device: torch.device) -> Tensor:
-    from scipy.special import betaincinv  # type: ignore[import-untyped]
+    from scipy.special import betaincinv
 
     middles = (torch.arange(_QUANTILES, dtype=torch.float64) + 0.5) / _QUANTILES
     quantiles = betaincinv(alpha, alpha, middles.numpy())
