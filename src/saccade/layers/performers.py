@@ -3,7 +3,7 @@
     o_i = sum_j (phi(q_i).phi(k_j)) v_j / sum_j phi(q_i).phi(k_j)
 
 phi is random and fixed (`RandomFeatureCore`) or learned (`LearnedFeatureCore`); see
-`saccade.ops.linear.feature_maps`. Cost: 4 N M (2 D + E) FLOPs a head, M features.
+`saccade.ops.linear.feature_maps`. Cost: 4 N M (D + E) FLOPs a head for M random features.
 """
 
 import math

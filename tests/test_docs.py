@@ -1,0 +1,100 @@
+"""The pages are true: their snippets run, and their tables are the registry's."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from saccade.layers import ATTENTIONS, list_attentions
+from saccade.ops.taylor import memory_threshold, speed_threshold
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "attention.md"
+SNIPPET = re.compile(r"^```python\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+
+RUN_ALL = """
+import json, sys
+for name, code in json.load(sys.stdin):
+    exec(compile(code, name, "exec"), {"__name__": name})
+"""
+
+
+def snippets(*pages: Path) -> list[tuple[str, str]]:
+    return [
+        (f"{page.name}, snippet {number}", code)
+        for page in pages
+        for number, code in enumerate(SNIPPET.findall(page.read_text()), 1)
+    ]
+
+
+def run_snippets(found: list[tuple[str, str]], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run each in a namespace of its own, all in one process, which pays for torch once."""
+    command = [sys.executable, "-c", RUN_ALL]
+    return subprocess.run(
+        command, input=json.dumps(found), cwd=folder, capture_output=True, text=True, timeout=60
+    )
+
+
+def rows(page: Path, column: str) -> dict[str, list[str]]:
+    """The rows of the table whose first header is `column`, by their first cell."""
+    lines = page.read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {column} |"))
+    table = {}
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        first, *rest = (cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1])
+        assert first not in table, f"{first} has two rows"
+        table[first] = rest
+    return table
+
+
+def test_snippets_run(tmp_path):
+    found = snippets(PAGE, ROOT / "README.md")
+    assert len(found) >= 3
+    result = run_snippets(found, tmp_path)
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_broken_snippet_is_caught_and_named(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nx = 1\n```\ntext\n```python\nx + 1\n```\n")
+    result = run_snippets(snippets(page), tmp_path)
+    assert result.returncode != 0  # the second does not see the x of the first
+    assert 'File "page.md, snippet 2", line 1' in result.stderr
+
+
+def test_table_names_every_attention_and_its_options():
+    table = rows(PAGE, "attention")
+    assert sorted(name.strip("`") for name in table) == list_attentions()
+    for name, (_, _, options) in table.items():
+        listed = tuple(re.findall(r"`(\w+)`", options))
+        assert listed == ATTENTIONS[name.strip("`")].options
+
+
+def test_every_option_is_explained():
+    options = {option for name in ATTENTIONS for option in ATTENTIONS[name].options}
+    assert {name.strip("`") for name in rows(PAGE, "option")} == options
+
+
+@pytest.mark.parametrize("symmetric", [False, True], ids=["paper", "symmetric"])
+@pytest.mark.parametrize("threshold", [speed_threshold, memory_threshold])
+def test_table_of_thresholds(threshold, symmetric):
+    table = rows(ROOT / "src" / "saccade" / "ops" / "taylor" / "README.md", "d")
+    name = "N0" if threshold is speed_threshold else "N1"
+    call = "symmetric=True" if symmetric else f"{threshold.__name__}(d)"
+    expected = [str(threshold(d, symmetric=symmetric)) for d in (8, 16, 32, 64, 128)]
+    assert table[f"{name}, `{call}`"] == expected
+
+
+LINK = re.compile(r"\]\(([^)#]+)")
+
+
+@pytest.mark.parametrize("page", [PAGE, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    local = [link for link in LINK.findall(page.read_text()) if "://" not in link]
+    assert local
+    assert [link for link in local if not (page.parent / link).exists()] == []
