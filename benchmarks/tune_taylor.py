@@ -26,6 +26,7 @@ DIRECT_KERNELS = ("direct_forward", "direct_queries", "direct_keys")
 
 
 def candidates(kernel: str, dim: int) -> list[Blocks]:
+    """The block sizes to try."""
     warps, stages = (4, 8), (1, 2, 3) if kernel in ROWS_KERNELS else (2, 3, 4)
     if kernel == "accumulate":
         groups = {16: (1,), 32: (1, 3), 64: (1, 2), 128: (1, 2)}[dim]
@@ -39,6 +40,7 @@ def candidates(kernel: str, dim: int) -> list[Blocks]:
 
 
 def make_problem(dim: int, tokens: int) -> Problem:
+    """q, k and v as they come out of a qkv projection."""
     heads = (1 << (21 if dim <= 32 else 20)) // tokens
     torch.manual_seed(0)
     qkv = torch.randn(max(1, heads // 8), tokens, 3, min(8, heads), dim, device="cuda")
@@ -58,6 +60,7 @@ class Runner:
         self.dy = dy.view_as(self.out)
 
     def run(self, kernel: str, blocks: Blocks) -> None:
+        """Launch one kernel with these blocks, and what goes with it with the shipped ones."""
         launch.blocks_for = lambda name, *rest: (
             blocks if name == kernel else blocks_for(name, *rest)
         )
@@ -75,6 +78,7 @@ class Runner:
 
 
 def compile_some(dim: int, tokens: int, jobs: list[tuple[str, Blocks]]) -> list[str]:
+    """Compile some candidates into the shared cache; say which do not fit."""
     runner, failed = Runner(dim, tokens), []
     for kernel, blocks in jobs:
         try:
@@ -86,6 +90,7 @@ def compile_some(dim: int, tokens: int, jobs: list[tuple[str, Blocks]]) -> list[
 
 
 def main() -> None:
+    """Search, print the fastest, write everything."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--dims", default="16,32,64,128")

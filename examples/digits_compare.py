@@ -6,8 +6,6 @@ No download and no GPU. One seed is a first look, not a study: the intervals say
 test images can tell apart.
 """
 
-# ruff: noqa: T201
-
 from __future__ import annotations
 
 import argparse

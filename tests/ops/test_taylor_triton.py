@@ -67,7 +67,7 @@ SHAPES = {
     "even": {"queries": 64, "dim": 16},
     "one": {"queries": 1, "keys": 17, "dim": 8},
     "ragged": {"queries": 65, "keys": 63, "dim": 20, "width": 24, "masked": True},
-    "wide": {"queries": 33, "keys": 65, "dim": 40, "width": 8, "masked": True},
+    "wide": {"queries": 17, "keys": 33, "dim": 40, "width": 8, "masked": True},
 }
 
 
@@ -76,20 +76,20 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_kernels_are_as_good_as_plain_torch(shape, dtype, algorithm):
     make = partial(draw, batch=1, heads=2, **SHAPES[shape])
-    assert_as_good_as_plain(partial(fused, algorithm), equation, make, dtype, draws=3)
+    assert_as_good_as_plain(partial(fused, algorithm), equation, make, dtype, draws=2)
 
 
 @both
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_fused_normalisation_and_temperature(dtype, algorithm):
-    make = partial(draw_shift, batch=1, heads=2, queries=33, keys=49, dim=20, masked=True)
-    assert_as_good_as_plain(partial(fused_shift, algorithm), shift_equation, make, dtype, draws=6)
+    make = partial(draw_shift, batch=1, heads=4, queries=33, keys=49, dim=10, masked=True)
+    assert_as_good_as_plain(partial(fused_shift, algorithm), shift_equation, make, dtype, draws=4)
 
 
 @both
 def test_several_splits_and_blocks_add_up(algorithm, monkeypatch):
     monkeypatch.setattr(launch, "_BUSY_PROGRAMS", 64)
-    make = partial(draw, batch=1, heads=1, queries=600, dim=8, width=8)
+    make = partial(draw, batch=1, heads=1, queries=540, dim=8, width=8)
     assert_as_good_as_plain(partial(fused, algorithm), equation, make, torch.float32, draws=1)
 
 

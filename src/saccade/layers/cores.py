@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError
-from saccade.ops.arguments import compute_dtype
+from saccade.ops.arguments import Backend, compute_dtype
 from saccade.ops.softmax import softmax_attention, softmax_weights
 from saccade.ops.taylor import (
     Algorithm,
@@ -113,6 +113,7 @@ class TaylorCore(AttentionCore):
         algorithm: `direct`, `efficient`, or `auto`.
         N0: With `auto`, `efficient` is used for more than N0 tokens; by default
             `explain_choice` decides.
+        backend: As in `taylor_attention`.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class TaylorCore(AttentionCore):
         coefficients: tuple[float, float, float] = (0.5, 1.0, 1.0),
         algorithm: Algorithm = "auto",
         N0: int | None = None,
+        backend: Backend = "auto",
     ) -> None:
         super().__init__(num_heads, head_dim, attn_drop=attn_drop)
         if attn_drop > 0 and algorithm == "efficient":
@@ -133,11 +135,15 @@ class TaylorCore(AttentionCore):
             )
         self.coefficients = check_coefficients((*coefficients,))
         self.algorithm = algorithm
+        self.backend = backend
         self._threshold = N0
 
     @property
     def N0(self) -> int:  # noqa: N802 - the paper's name
-        """The number of tokens above which the linear-time form is used."""
+        """The number of tokens above which the linear-time form is used.
+
+        Where none was set, that of the torch paths; fused kernels have their own.
+        """
         if self._threshold is not None:
             return self._threshold
         return speed_threshold(self.head_dim, symmetric=True)
@@ -176,6 +182,7 @@ class TaylorCore(AttentionCore):
             coefficients=self.coefficients,
             key_mask=key_mask,
             algorithm=algorithm,
+            backend=self.backend,
         )
 
     def attention_weights(
@@ -212,6 +219,7 @@ class TaylorShiftCore(TaylorCore):
         coefficients: (a, b, c).
         algorithm: As in `TaylorCore`.
         N0: As in `TaylorCore`.
+        backend: As in `taylor_attention`.
         normalize_input: Divide every q and k by its length. Without it s = tau q.k / sqrt(D).
         output_normalized: Multiply the output by sqrt(N / D), N the number of keys attended to,
             which keeps its size independent of N.
@@ -226,6 +234,7 @@ class TaylorShiftCore(TaylorCore):
         coefficients: tuple[float, float, float] = (0.5, 1.0, 1.0),
         algorithm: Algorithm = "auto",
         N0: int | None = None,
+        backend: Backend = "auto",
         normalize_input: bool = True,
         output_normalized: bool = True,
     ) -> None:
@@ -236,6 +245,7 @@ class TaylorShiftCore(TaylorCore):
             coefficients=coefficients,
             algorithm=algorithm,
             N0=N0,
+            backend=backend,
         )
         self.normalize_input = normalize_input
         self.output_normalized = output_normalized
@@ -254,6 +264,7 @@ class TaylorShiftCore(TaylorCore):
                 coefficients=self.coefficients,
                 key_mask=key_mask,
                 algorithm=algorithm,
+                backend=self.backend,
             )
         q = q * self.temperature.to(q.dtype)
         return super().attend_by(algorithm, q, k, v, key_mask=key_mask)

@@ -29,6 +29,10 @@ __all__ = ["FeatureCore", "LearnedFeatureCore", "RandomFeatureCore"]
 
 LearnedKind = Literal["mlp", "mix"]
 
+# The features are positive as they are. FAVOR+ weights can be far below 1e-6, once the largest
+# exponents are taken out of them, and an eps of that size would drown them.
+_WEIGHT_EPS = 0.0
+
 # torch's CPU generator reads the low 32 bits of a seed; seeds stay within 31.
 _SEEDS = 1 << 31
 _REDRAW_STRIDE = 1_000_003
@@ -63,7 +67,7 @@ class FeatureCore(AttentionCore):
         """Linear attention over the features."""
         phi_q = self.features(q, is_query=True)
         phi_k = self.features(k, is_query=False, key_mask=key_mask)
-        return linear_attention(phi_q, phi_k, v, key_mask=key_mask)
+        return linear_attention(phi_q, phi_k, v, eps=_WEIGHT_EPS, key_mask=key_mask)
 
     def attention_weights(
         self,
@@ -76,7 +80,8 @@ class FeatureCore(AttentionCore):
         """Rows of phi(q).phi(k), normalised."""
         phi_q = self.features(q, is_query=True)
         phi_k = self.features(k, is_query=False, key_mask=key_mask)
-        return linear_weights(phi_q, phi_k, key_mask=key_mask, queries=queries).to(q.dtype)
+        weights = linear_weights(phi_q, phi_k, eps=_WEIGHT_EPS, key_mask=key_mask, queries=queries)
+        return weights.to(q.dtype)
 
     def flops(self, num_tokens: int) -> int:
         """Features of q and k, the state, its product with the queries, and the denominator."""
@@ -141,7 +146,13 @@ class RandomFeatureCore(FeatureCore):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None) -> Tensor:
         """Features and linear attention in one function."""
         return performer_attention(
-            q, k, v, self.projection, feature_map=self.feature_map, key_mask=key_mask
+            q,
+            k,
+            v,
+            self.projection,
+            feature_map=self.feature_map,
+            eps=_WEIGHT_EPS,
+            key_mask=key_mask,
         )
 
     def feature_flops(self, num_tokens: int) -> int:

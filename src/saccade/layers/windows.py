@@ -6,7 +6,8 @@ A shifted layout moves the windows by half their size, as in Swin (arXiv:2103.14
 reach over the border hold fewer patches.
 
 # DEVIATION: Swin rolls the grid around and then masks pairs of tokens from opposite borders. Linear
-# attention cannot mask pairs. Padding the grid instead and masking keys gives the same windows.
+# attention cannot mask pairs. Padding the grid instead and masking keys gives the same windows (for
+# even sides; with an odd one the shift is rounded the other way).
 """
 
 from dataclasses import dataclass

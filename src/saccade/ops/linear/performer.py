@@ -42,7 +42,7 @@ def performer_attention(
     feature_map: FeatureMap = "favor_softmax",
     scale: float | None = None,
     feature_eps: float | None = None,
-    eps: float = 1e-6,
+    eps: float = 0.0,
     key_mask: Tensor | None = None,
     precision: Precision = "ieee",
     backend: Backend = "auto",
@@ -57,7 +57,7 @@ def performer_attention(
         feature_map: A random feature map of this folder.
         scale: Factor of the scores; 1/sqrt(D) by default.
         feature_eps: Added to every feature; by default what the feature map adds.
-        eps: Added to every weight before rows are normalised.
+        eps: Added to every weight before rows are normalised; the features are positive without.
         key_mask: (B, S), True = attend. A sample that masks every key gets 0.
         precision: How the fused kernels multiply float32: exactly, or by TF32 products, three of
             them or one. torch follows `torch.set_float32_matmul_precision`.

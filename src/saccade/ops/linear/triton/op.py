@@ -144,7 +144,8 @@ _forward.register_autograd(_autograd, setup_context=_setup_context)
 def _products(q, k, v, projection) -> int:  # type: ignore[no-untyped-def]
     """FLOPs of the features, the state and its product with the queries."""
     features, dim = (q[3], 0) if projection is None else projection
-    return int(2 * q[0] * q[1] * (q[2] + k[2]) * features * (dim + v[3] + 1))
+    attention = (q[2] + k[2]) * (dim + v[3]) + q[2]
+    return int(2 * q[0] * q[1] * features * attention)
 
 
 @register_flop_formula(torch.ops.saccade.linear_fused)
