@@ -93,7 +93,10 @@ def test_table_of_thresholds(threshold, symmetric):
 LINK = re.compile(r"\]\(([^)#]+)")
 
 
-@pytest.mark.parametrize("page", [PAGE, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     local = [link for link in LINK.findall(page.read_text()) if "://" not in link]
     assert local

@@ -36,9 +36,3 @@ def test_the_benchmark_table_is_the_result_files():
     assert len(found) == 1
     for path, table in found:
         assert table == benchmark_table(ROOT / path)
-
-
-def test_links_lead_somewhere():
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), (page.name, target)
