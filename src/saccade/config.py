@@ -41,6 +41,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Section(BaseModel):
@@ -78,7 +79,7 @@ class DataConfig(Section):
     root: Path | None = None
     image_size: Count | None = None
     val_fraction: BelowOne = 0.1
-    split_seed: CountOrZero = 0
+    split_seed: Seed = 0
     workers: CountOrZero = 4
     on_bad_image: Literal["fail", "skip"] = "fail"
     max_bad_images: CountOrZero = 10
@@ -202,7 +203,7 @@ class RunConfig(Section):
         trackers: Where metrics go besides `metrics.jsonl`; they need the `track` extra.
     """
 
-    seed: CountOrZero = 0
+    seed: Seed = 0
     checkpoint_every_steps: Count | None = None
     checkpoint_every_epochs: Count = 1
     keep_last: Count = 2
@@ -271,7 +272,7 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
     if path.suffix in {".yaml", ".yml"}:
         if not path.is_file():
             raise ConfigError(f"no such config file: {str(path)!r}")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="replace")
     else:
         text = recipe_text(str(name_or_path))
     values = _parse_yaml(text, source=str(name_or_path))

@@ -258,5 +258,8 @@ def _write_synced(path: Path, text: str) -> None:
 
 def _write_atomically(path: Path, text: str) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    _write_synced(aside, text)
-    aside.replace(path)
+    try:
+        _write_synced(aside, text)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)

@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,8 @@ def test_list_names(saccade: Saccade) -> None:
     assert saccade("list", "attentions", "taylor*")[1].split() == ["taylor", "taylorshift"]
     assert "vit_cifar" in saccade("list", "models")[1].split()
     assert "digits" in saccade("list", "datasets")[1].split()
+    code, out, err = saccade("list", "models", "zzz*")
+    assert (code, out, err) == (0, "", "no models match 'zzz*'\n")
     code, _, err = saccade("list", "model")
     assert code == 2
     assert "did you mean 'models'" in err
@@ -93,6 +96,10 @@ def test_train_in_a_fresh_process(recipe: Path, run: Path, tmp_path: Path) -> No
         (["train", "digits-quick", "model.attention=tayler", "--dry-run"], 2, "'taylor'"),
         (["train", "digits-quick", "data.name=digit", "--dry-run"], 2, "'digits'"),
         (["train", "digits-quick", "model.overrides.dept=3", "--dry-run"], 2, "depth"),
+        (["train", "digits-quick", "model.overrides.num_classes=5", "--dry-run"], 2, "data set"),
+        (["train", "digits-quick", "model.name=taylorshift_imdb", "--dry-run"], 2, "sequences"),
+        (["train", "digits-quick", "train.precision=fp16", "train.device=cpu", "--dry-run"], 2, ""),
+        (["train", "digits-quick", f"run.seed={2**80}", "--dry-run"], 2, "run.seed"),
         (["train", "taylorshift-vit-ti", "data.root=/absent", "--dry-run"], 3, "/absent"),
         (["train", "digits-quick", "--out", "/proc/nowhere/run"], 2, "cannot write"),
         (["train", "--resume", "--out", "/absent/run"], 2, "not a run folder"),
@@ -114,7 +121,7 @@ def test_mistakes_get_one_line_and_a_code(
 
 def test_debug_shows_the_traceback() -> None:
     done = fresh("train", "digit-quick", "--debug")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert b"Traceback" in done.stderr
     assert b"UnknownNameError" in done.stderr
 
@@ -126,6 +133,18 @@ def test_existing_run_newer_config_and_other_config(saccade: Saccade, run: Path)
     code, _, err = saccade("train", "--resume", "--out", run, "optim.lr=9")
     assert code == 2
     assert "optim.lr (0.01 -> 9.0)" in err
+
+
+def test_broken_files_are_named(saccade: Saccade, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe")
+    code, _, err = saccade("train", tmp_path / "bytes.yaml", "--print-config")
+    assert code == 2
+    assert "bytes.yaml" in err
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "dataset.json").write_text('{"colour": 1}')
+    code, _, err = saccade("evaluate", tmp_path / "run")
+    assert code == 2
+    assert "dataset.json" in err
 
 
 def test_newer_run_folder_is_refused(saccade: Saccade, tmp_path: Path) -> None:
@@ -161,9 +180,10 @@ def test_predict(saccade: Saccade, run: Path, tmp_path: Path) -> None:
     assert rows[0]["classes"] == rows[2]["classes"]
     assert len(rows[0]["classes"]) == 2
     (folder / "broken.png").write_bytes(b"not a picture")
-    code, _, err = saccade("predict", run, folder / "broken.png")
+    code, out, err = saccade("predict", run, folder)
     assert code == 3
     assert "broken.png" in err
+    assert [Path(line.split()[0]).name for line in out.splitlines()] == ["0.png", "255.png"]
     assert saccade("predict", run, tmp_path / "absent.png")[0] == 3
     code, _, err = saccade("predict", run, "https://example.org/cat.png")
     assert code == 2
@@ -186,6 +206,7 @@ def test_doctor(saccade: Saccade) -> None:
 
 
 def test_resume_without_recipe(saccade: Saccade, run: Path) -> None:
-    code, out, _ = saccade("train", "--resume", "--out", run, "--json")
+    code, out, err = saccade("train", "--resume", "--out", run, "--json")
     assert code == 0
+    assert "finished already" in err
     assert json.loads(out)["epochs"] == tiny("train.epochs=2").train.epochs

@@ -117,6 +117,15 @@ def test_the_command_prints_json(bad: Path, tmp_path: Path) -> None:
     assert json.loads(good.stdout)["ok"]
 
 
+def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    folder = good_folder(tmp_path / "of [red]", count=2)
+    (folder / "cat" / "[bold].png").write_bytes(b"")
+    done = saccade("check", folder)
+    assert "cat/[bold].png" in done.stdout
+    assert "[red]" in done.stdout.replace("\n", "")
+    assert "1 fault found" in done.stderr
+
+
 def test_a_missing_folder_is_one_line(tmp_path: Path) -> None:
     done = saccade("check", tmp_path / "missing")
     assert done.returncode == 3

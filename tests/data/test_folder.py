@@ -108,7 +108,9 @@ def test_bad_images_are_passed_over_up_to_a_cap(
     skipping = config(root, on_bad_image="skip", max_bad_images=2, val_fraction=0.0)
     splits = load_splits(skipping)
     with caplog.at_level(logging.WARNING):
-        batches = list(loader(splits, workers=workers).epoch(0))
+        reading = loader(splits, workers=workers)
+        batches = list(reading.epoch(0))
+        list(reading.epoch(1))
     assert len(caplog.records) == 2
     assert sum(int(batch.valid.sum()) for batch in batches) == 22
     assert all(len(batch.images) == 3 for batch in batches)

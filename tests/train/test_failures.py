@@ -3,7 +3,9 @@
 import ctypes
 import resource
 import sys
+import time
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
@@ -116,6 +118,25 @@ def test_full_disk_loses_nothing(finished: Path, tmp_path: Path) -> None:
     assert not list((out / "checkpoints").glob(".writing-*"))
     train(tiny(), out, resume=True, quiet=True)
     assert final_state(out) == final_state(finished)
+
+
+def test_a_result_that_cannot_be_written_is_not_lost(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+
+    def get_in_the_way() -> None:
+        while not (out / "metrics.jsonl").exists():
+            time.sleep(0.01)
+        (out / "summary.json").mkdir()
+
+    Thread(target=get_in_the_way, daemon=True).start()
+    with pytest.raises(TrainingError, match=r"cannot write to .*go on with --resume"):
+        train(tiny(), out, quiet=True)
+    assert RunFolder(out).status()["state"] == "failed"
+    assert not list(out.glob(".summary.json*"))
+    (out / "summary.json").rmdir()
+    summary = train(tiny(), out, resume=True, quiet=True)
+    assert summary["test_accuracy"] == RunFolder(finished).summary()["test_accuracy"]
+    assert RunFolder(out).status()["state"] == "finished"
 
 
 def test_unwritable_folder_is_named(tmp_path: Path) -> None:

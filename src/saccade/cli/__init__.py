@@ -7,6 +7,7 @@ code: 2 usage or configuration, 3 data, 4 training failed, 75 preempted and resu
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any
@@ -118,5 +119,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _complain(error: Exception, message: str, *, debug: bool) -> None:
     if debug:
-        raise error
+        traceback.print_exception(error)
     typer.echo(f"saccade: {message}", err=True)

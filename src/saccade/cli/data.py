@@ -74,30 +74,37 @@ def check(
     else:
         _show(report)
     if not report.ok:
-        faults = len(report.findings)
-        raise DataError(f"{folder}: {faults} fault{'s' if faults > 1 else ''} found")
+        raise DataError(f"{folder}: {_faults(report)} found")
+
+
+def _faults(report: FolderReport) -> str:
+    count = len(report.findings)
+    return f"{count} fault{'s' if count > 1 else ''}"
 
 
 def _show(report: FolderReport) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from saccade.data.check import KINDS
 
     console = Console()
     parts = list(report.class_counts)
-    classes = Table("class", *(f"{part} images" for part in parts), title=report.root)
+    classes = Table("class", *(f"{part} images" for part in parts), title=escape(report.root))
     for name in sorted({name for counts in report.class_counts.values() for name in counts}):
         counts = [report.class_counts[part].get(name) for part in parts]
-        classes.add_row(name, *("-" if count is None else str(count) for count in counts))
+        classes.add_row(escape(name), *("-" if count is None else str(count) for count in counts))
     console.print(classes)
     if report.ok:
         console.print(f"{report.num_images} images, no faults")
         return
-    faults = Table("fault", "file", "what", title=f"{len(report.findings)} faults")
+    faults = Table("fault", "file", "what", title=_faults(report))
     for finding in report.findings[:MOST_SHOWN]:
         where = str(Path(finding.path).relative_to(report.root))
-        faults.add_row(finding.kind, where, f"{finding.detail} ({KINDS[finding.kind]})")
+        meaning = KINDS[finding.kind]
+        what = meaning if finding.detail == meaning else f"{meaning}: {finding.detail}"
+        faults.add_row(finding.kind, escape(where), escape(what))
     console.print(faults)
     if (more := len(report.findings) - MOST_SHOWN) > 0:
         console.print(f"and {more} more: --json shows all")

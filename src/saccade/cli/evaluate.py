@@ -49,4 +49,4 @@ def _table(result: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    return str(round(value, 4) if isinstance(value, float) else value)

@@ -23,7 +23,12 @@ def list_names(
 ) -> None:
     """List models, attentions, datasets or recipes."""
     names = [name for name in _names(kind) if fnmatchcase(name, pattern)]
-    typer.echo(json.dumps(names) if as_json else "\n".join(names))
+    if as_json:
+        typer.echo(json.dumps(names))
+    elif names:
+        typer.echo("\n".join(names))
+    else:
+        typer.echo(f"no {kind} match {pattern!r}", err=True)
 
 
 def _names(kind: str) -> list[str]:

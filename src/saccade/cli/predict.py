@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from saccade.errors import DataError
+
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
@@ -24,7 +26,10 @@ def predict(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
 ) -> None:
-    """Classify images with a run's model. URLs are refused: nothing is fetched."""
+    """Classify images with a run's model. URLs are refused: nothing is fetched.
+
+    An image that cannot be read is named on stderr, the others are classified, the exit code is 3.
+    """
     from saccade.runs import RunFolder
 
     folder = RunFolder.open(run)
@@ -33,10 +38,19 @@ def predict(
 
     names = find_pictures(images)
     predictor = Predictor(folder, weights=weights, device=device)
+    bad = 0
     for name in names:
-        ranked = predictor.classes(open_picture(name, predictor.info))[:top]
+        try:
+            picture = open_picture(name, predictor.info)
+        except DataError as error:
+            typer.echo(f"saccade: {error}", err=True)
+            bad += 1
+            continue
+        ranked = predictor.classes(picture)[:top]
         if as_json:
             classes = [{"class": label, "probability": p} for label, p in ranked]
             typer.echo(json.dumps({"image": name, "classes": classes}))
         else:
             typer.echo(f"{name}  " + "  ".join(f"{label} {p:.3f}" for label, p in ranked))
+    if bad:
+        raise typer.Exit(DataError.exit_code)

@@ -84,4 +84,5 @@ def _show(values: dict[str, Any], *, as_json: bool) -> None:
         return
     width = max(map(len, values))
     for name, value in values.items():
-        typer.echo(f"{name.replace('_', ' '):<{width}}  {value}")
+        shown = round(value, 4) if isinstance(value, float) else value
+        typer.echo(f"{name.replace('_', ' '):<{width}}  {shown}")

@@ -46,6 +46,7 @@ def decode_batches(
     requests: Iterator[Request],
     workers: int,
     device: torch.device,
+    bad: dict[int, str],
 ) -> Iterator[Decoded]:
     """Read the images of each request, in order.
 
@@ -55,6 +56,7 @@ def decode_batches(
         requests: One for each batch.
         workers: Processes to read with, at most one a core; 0 reads in this one.
         device: Where the images go.
+        bad: Unreadable images found so far, by position; new ones are added.
 
     Raises:
         DataError: More images than `source.max_bad_images` cannot be read.
@@ -66,7 +68,6 @@ def decode_batches(
         num_workers=min(workers, os.cpu_count() or 1),
         pin_memory=device.type == "cuda",
     )
-    bad: dict[int, str] = {}
     for images, index, messages in loader:
         for position, message in messages.items():
             if position not in bad:

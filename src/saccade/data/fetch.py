@@ -24,6 +24,7 @@ from saccade.errors import DataError
 __all__ = ["Fetched", "decode_files", "fetch", "read_local"]
 
 _NPM_TIMEOUT_S = 900
+NOTHING_LOCAL = "no local copy is known; --from names one, without --offline it is downloaded"
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def fetch(
             continue
         write_cache(path, arrays, origin)
         return _fetched(source, path, arrays, origin, tuple(reasons))
-    raise DataError(f"cannot fetch {source.name}: " + "; ".join(reasons or ["no source to try"]))
+    raise DataError(f"cannot fetch {source.name}: " + "; ".join(reasons or [NOTHING_LOCAL]))
 
 
 def _fetched(

@@ -109,7 +109,7 @@ def load_folder(config: DataConfig) -> Splits:
 def split_folders(root: Path) -> dict[str, Path]:
     """Which folder holds which split; the root itself is `train` where there are none."""
     if not root.is_dir():
-        raise DataError(f"data.root={str(root)!r}: no such folder")
+        raise DataError(f"{str(root)!r}: no such folder")
     found = {}
     for part, accepted in _SPLIT_NAMES.items():
         for name in accepted:

@@ -84,6 +84,7 @@ class Loader:
         self._mixes = self._transform.config.mixup > 0 or self._transform.config.cutmix > 0
         self._labels = split.labels.to(device)
         self._images = None if split.images is None else split.images.to(device)
+        self._bad: dict[int, str] = {}  # unreadable images, over all epochs
         self.group_bytes = _GROUP_BYTES if device.type == "cuda" else 0
 
     def __len__(self) -> int:
@@ -154,7 +155,7 @@ class Loader:
         assert self.split.source is not None
         requests = (self._request(key, index) for index in pieces)
         return decode_batches(
-            self.split.source, len(self.split), requests, self.workers, self.device
+            self.split.source, len(self.split), requests, self.workers, self.device, self._bad
         )
 
     def _request(self, key: int, index: Tensor) -> Request:

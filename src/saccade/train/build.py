@@ -10,14 +10,24 @@ from torch import nn
 from saccade.config import Config
 from saccade.data import DatasetInfo
 from saccade.errors import ConfigError
-from saccade.models import create_model
+from saccade.models import MODELS, ViTConfig, create_model
 from saccade.runs import RunFolder
 
 __all__ = ["build_model", "describe_data", "load_model", "read_data_description"]
 
+DECIDED = {
+    "attention": "model.attention",
+    "attention_options": "model.attention_options",
+    **dict.fromkeys(
+        ("num_classes", "class_names", "img_size", "in_chans", "mean", "std"), "the data set"
+    ),
+}
+"""Arguments of a model that are no `model.overrides`, and what decides them."""
+
 
 def build_model(config: Config, info: DatasetInfo) -> nn.Module:
     """The network of `config.model`, fitted to the data set's classes, channels and size."""
+    _check_model(config)
     arguments: dict[str, Any] = {
         "img_size": info.image_size,
         "in_chans": info.channels,
@@ -38,6 +48,16 @@ def build_model(config: Config, info: DatasetInfo) -> nn.Module:
     return model
 
 
+def _check_model(config: Config) -> None:
+    """Refuse sequence models, and overrides of what is decided elsewhere."""
+    name = config.model.name
+    if not isinstance(MODELS[name].config, ViTConfig):
+        raise ConfigError(f"model.name={name!r} takes sequences; training wants an image model")
+    for key in config.model.overrides:
+        if key in DECIDED:
+            raise ConfigError(f"model.overrides.{key}: not set here, {DECIDED[key]} decides it")
+
+
 def describe_data(info: DatasetInfo) -> dict[str, Any]:
     """The facts about a data set as JSON values, for `dataset.json`."""
     return asdict(info)
@@ -49,7 +69,10 @@ def read_data_description(run: RunFolder) -> DatasetInfo:
     if not values:
         raise ConfigError(f"{str(run.path)!r} has no dataset.json: the run never started")
     tuples: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-    return DatasetInfo(**tuples)
+    try:
+        return DatasetInfo(**tuples)
+    except TypeError:
+        raise ConfigError(f"{str(run.path / 'dataset.json')!r} is not a saccade run's") from None
 
 
 def load_model(

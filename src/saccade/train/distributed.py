@@ -101,7 +101,7 @@ class Ranks:
 def connect(device: Literal["auto", "cpu", "cuda"]) -> Ranks:
     """Join the other processes of the launch, if there are any, and pick the device."""
     if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("train.device='cuda': torch sees no CUDA device here; use cpu or auto")
+        raise ConfigError("device='cuda': torch sees no CUDA device here; use cpu or auto")
     on_cpu = device == "cpu" or not torch.cuda.is_available()
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return Ranks(torch.device("cpu" if on_cpu else "cuda"))

@@ -291,7 +291,7 @@ class Trainer:
             return
         number = bad - (self.at.step - self.at.batch)
         batch = next(self.train_loader.epoch(self.at.epoch, start_batch=number))
-        where = self.ranks.first(self.stepper.replay(batch, bad)) or "the loss"
+        where = self.ranks.first(self.stepper.replay(batch, bad)) or "loss"
         newest = self.run.checkpoints()
         saved = f"newest checkpoint: {newest[-1].path.name}" if newest else "no checkpoint yet"
         raise TrainingError(

@@ -69,6 +69,7 @@ class LiveReporter(SilentReporter):
             console=Console(stderr=True),
         )
         self._task = self._progress.add_task("", total=None)
+        self._accuracy = ""
 
     def start(self, total_steps: int, done_steps: int) -> None:
         """Open the bar."""
@@ -83,11 +84,12 @@ class LiveReporter(SilentReporter):
         """Move the bar; print epochs and the result."""
         self._progress.update(self._task, completed=row["step"])
         if row["kind"] == "step":
-            words = (
-                f"epoch {row['epoch'] + 1}  loss {row['loss']:.4f}  {row['img_per_s']:,.0f} img/s"
-            )
-            self._progress.update(self._task, description=words)
+            words = [f"epoch {row['epoch'] + 1}", f"loss {row['loss']:.4f}", self._accuracy]
+            words.append(f"{row['img_per_s']:,.0f} img/s")
+            self._progress.update(self._task, description="  ".join(filter(None, words)))
         else:
+            if row.get("val_accuracy") is not None:
+                self._accuracy = f"val acc {row['val_accuracy']:.4f}"
             self.note(describe(row))
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from saccade.config import Config
 from saccade.data import load_splits, make_loader
 from saccade.train.build import build_model
 from saccade.train.distributed import connect
+from saccade.train.machine import set_up_machine
 from saccade.train.step import Stepper
 
 __all__ = ["rehearse"]
@@ -17,6 +18,7 @@ __all__ = ["rehearse"]
 
 def rehearse(config: Config) -> dict[str, Any]:
     """Load the data, build the model and take one step; say what the run would be."""
+    set_up_machine(config)
     ranks = connect(config.train.device)
     splits = load_splits(config.data)
     torch.manual_seed(config.run.seed)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
-
-import torch
 
 from saccade.config import Config
 from saccade.data import Splits, load_splits
@@ -19,6 +16,7 @@ from saccade.train.build import describe_data
 from saccade.train.distributed import Ranks, connect
 from saccade.train.environment import describe_environment
 from saccade.train.loop import Trainer
+from saccade.train.machine import set_up_machine
 from saccade.train.memory import batch_that_fits, is_out_of_memory
 from saccade.train.progress import choose_reporter
 from saccade.train.stops import stop_signals
@@ -79,12 +77,14 @@ def train(
         TrainingError: A step was not finite, memory ran out, or the disk is full.
         Preempted: A signal asked to stop; the run is saved and can be resumed.
     """
-    _check_machine(config)
+    set_up_machine(config)
     ranks = connect(config.train.device)
     try:
         run = RunFolder(out)
         start = _agree(ranks, run, lambda: _look(run, config, resume=resume))
         if start.summary:
+            reporter = choose_reporter(is_main=ranks.is_main, quiet=quiet)
+            reporter.note(f"{str(out)!r} is finished already: nothing to do")
             return start.summary
         splits = load_splits(config.data)
         _agree(ranks, run, lambda: _prepare(start, config))
@@ -115,32 +115,12 @@ def _train(
             trackers=trackers,
             stop=stop,
         )
-        if start.checkpoint is not None:
-            trainer.resume(start.checkpoint)
-        if ranks.is_main:
-            _describe(start, splits, ranks, config)
         try:
-            summary = _fit(trainer)
+            return _guarded(trainer, start)
         finally:
             reporter.close()
             for tracker in trackers:
                 tracker.close()
-    if ranks.is_main:
-        start.run.write("summary.json", summary)
-    trainer.write_status("finished")
-    return summary
-
-
-def _check_machine(config: Config) -> None:
-    """Set torch up as the configuration wants it, or say that it cannot be."""
-    use_cuda = config.train.device != "cpu" and torch.cuda.is_available()
-    if config.train.precision == "fp16" and not use_cuda:
-        raise ConfigError("train.precision='fp16' needs a GPU; use bf16 or fp32 on CPU")
-    if config.train.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(config.train.deterministic)
-    torch.backends.cudnn.benchmark = not config.train.deterministic
-    torch.set_float32_matmul_precision("high" if use_cuda else "highest")
 
 
 def _agree(ranks: Ranks, run: RunFolder, act: Callable[[], T]) -> T:
@@ -196,29 +176,42 @@ def _check_same(saved: Config, asked: Config) -> None:
         raise ConfigError(f"--resume: the run was started with another {', '.join(changes)}")
 
 
-def _describe(start: Start, splits: Splits, ranks: Ranks, config: Config) -> None:
+def _describe(trainer: Trainer, start: Start) -> None:
     """Write what the data and the machine are."""
-    run, here = start.run, describe_environment(ranks)
-    run.write("dataset.json", describe_data(splits.info))
+    run, here = start.run, describe_environment(trainer.ranks)
+    run.write("dataset.json", describe_data(trainer.splits.info))
     known = run.environment()
     if not known:
-        run.write("environment.json", {**here, "seed": config.run.seed, "resumed": []})
+        run.write("environment.json", {**here, "seed": trainer.config.run.seed, "resumed": []})
     else:
         step = start.checkpoint.step if start.checkpoint else 0
         resumed = [*known["resumed"], {**here, "step": step}]
         run.write("environment.json", {**known, "resumed": resumed})
 
 
-def _fit(trainer: Trainer) -> dict[str, Any]:
+def _fit(trainer: Trainer, start: Start) -> dict[str, Any]:
+    """Train from where the run stands to its end, and write all of the folder."""
+    if start.checkpoint is not None:
+        trainer.resume(start.checkpoint)
+    if trainer.ranks.is_main:
+        _describe(trainer, start)
+    trainer.write_status("running")
+    summary = trainer.fit()
+    if trainer.ranks.is_main:
+        start.run.write("summary.json", summary)
+    trainer.write_status("finished")
+    return summary
+
+
+def _guarded(trainer: Trainer, start: Start) -> dict[str, Any]:
     """Train; turn what stops a run into one clear error, and note it in `status.json`."""
     try:
-        trainer.write_status("running")
-        return trainer.fit()
+        return _fit(trainer, start)
     except Preempted as error:
-        trainer.write_status("preempted", str(error))
+        _try_status(trainer, "preempted", str(error))
         raise
     except SaccadeError as error:
-        _try_status(trainer, str(error))
+        _try_status(trainer, "failed", str(error))
         raise
     except OSError as error:
         failure: TrainingError | None = TrainingError(
@@ -232,7 +225,7 @@ def _fit(trainer: Trainer) -> dict[str, Any]:
             failure = TrainingError(f"lost another process of the run; {RESUMABLE}")
     # Out of the handlers, whose tracebacks hold on to the tensors of the step.
     failure = failure or _out_of_memory(trainer)
-    _try_status(trainer, str(failure))
+    _try_status(trainer, "failed", str(failure))
     raise failure
 
 
@@ -242,9 +235,9 @@ def _is_lost_peer(error: BaseException, ranks: Ranks) -> bool:
     return ranks.world_size > 1 and any(word in str(error) for word in words)
 
 
-def _try_status(trainer: Trainer, message: str) -> None:
+def _try_status(trainer: Trainer, state: str, message: str) -> None:
     try:
-        trainer.write_status("failed", message)
+        trainer.write_status(state, message)
     except OSError:
         return
 
@@ -258,7 +251,8 @@ def _out_of_memory(trainer: Trainer) -> TrainingError:
     asked = f"out of memory: {piece} images at once do not fit on {ranks.device}"
     if not fits:
         return TrainingError(f"{asked}, and neither does one; use a smaller model or image size")
-    pieces = train.batch_size // (fits * ranks.world_size)
+    pieces = next(n for n in range(-(-piece // fits), piece + 1) if piece % n == 0)
+    pieces *= train.accumulation
     return TrainingError(
         f"{asked}, {fits} do: use train.accumulation={pieces} to keep train.batch_size="
         f"{train.batch_size}, or train.batch_size={fits * ranks.world_size}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from saccade.errors import ConfigError
 
-__all__ = ["Tracker", "open_trackers"]
+__all__ = ["Tracker", "check_trackers", "open_trackers"]
 
 
 class Tracker(Protocol):
@@ -63,17 +64,18 @@ _TRACKERS: dict[str, type[TensorBoard] | type[Trackio]] = {
 }
 
 
-def open_trackers(names: Iterable[str], folder: Path) -> list[Tracker]:
-    """Open the trackers of `run.trackers`; one that is not installed raises and says how to."""
-    trackers: list[Tracker] = []
+def check_trackers(names: Iterable[str]) -> None:
+    """Raise for a tracker of `run.trackers` that is not installed, and say how to install it."""
     for name in names:
-        try:
-            trackers.append(_TRACKERS[name](folder))
-        except ImportError:
+        if find_spec(name) is None:
             raise ConfigError(
                 f"run.trackers: {name!r} is not installed; pip install 'saccade[track]'"
-            ) from None
-    return trackers
+            )
+
+
+def open_trackers(names: Iterable[str], folder: Path) -> list[Tracker]:
+    """Open the trackers of `run.trackers`, which `check_trackers` has found to be installed."""
+    return [_TRACKERS[name](folder) for name in names]
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
