@@ -93,11 +93,9 @@ def test_table_of_thresholds(threshold, symmetric):
 LINK = re.compile(r"\]\(([^)#]+)")
 
 
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
-    local = [link for link in LINK.findall(page.read_text()) if "://" not in link]
-    assert local
-    assert [link for link in local if not (page.parent / link).exists()] == []
+def test_links_lead_somewhere():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")]
+    links = [(page, link) for page in pages for link in LINK.findall(page.read_text())]
+    local = [(page, link) for page, link in links if "://" not in link]
+    assert len(local) > 10
+    assert [(page.name, link) for page, link in local if not (page.parent / link).exists()] == []
