@@ -55,7 +55,7 @@ class UnknownNameError(ConfigError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(known)
-        near = near_matches(name, known)
+        near = near_matches(str(name), known)
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         super().__init__(f"unknown {kind} {name!r}: {hint}Known: {', '.join(known) or 'none'}.")
         self.kind, self.name, self.near = kind, name, near

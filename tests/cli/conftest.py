@@ -28,10 +28,10 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def fresh(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def fresh(*words: str) -> subprocess.CompletedProcess[bytes]:
     """Run the tool in a fresh process."""
     command = [sys.executable, "-m", "saccade", *words]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, timeout=120, check=False)
 
 
 Saccade = Callable[..., tuple[int, str, str]]

@@ -190,11 +190,15 @@ def test_predict(saccade: Saccade, run: Path, tmp_path: Path) -> None:
     assert "URLs are not fetched" in err
 
 
-def test_predict_from_stdin(run: Path, tmp_path: Path) -> None:
+def test_predict_from_stdin(
+    saccade: Saccade, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Image.new("L", (8, 8), 90).save(tmp_path / "grey.png")
-    done = fresh("predict", str(run), "-", stdin=(tmp_path / "grey.png").read_bytes())
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(b"-  ")
+    with (tmp_path / "grey.png").open(encoding="latin1") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        code, out, err = saccade("predict", run, "-")
+    assert code == 0, err
+    assert out.startswith("-  ")
 
 
 def test_doctor(saccade: Saccade) -> None:

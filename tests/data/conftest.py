@@ -5,6 +5,9 @@ import torch
 
 from saccade.data import DatasetInfo, Split
 from saccade.data.splits import channel_statistics
+from tests.cli.conftest import saccade
+
+__all__ = ["saccade", "toy"]
 
 
 @pytest.fixture(scope="session")

@@ -13,12 +13,8 @@ import pytest
 from PIL import Image
 
 from saccade.data.check import KINDS, check_folder
+from tests.cli.conftest import Saccade
 from tests.data.pictures import bomb, good_folder, picture, save, truncate
-
-
-def saccade(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "saccade", "data", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True)
 
 
 def faults(root: Path) -> set[tuple[str, str]]:
@@ -99,44 +95,44 @@ def test_sixteen_bit_colour_is_seen(tmp_path: Path) -> None:
     assert faults(tmp_path) == {("sixteen_bit", "deep.png")}
 
 
-def test_the_command_prints_a_table_and_exits_with_3(bad: Path) -> None:
-    done = saccade("check", bad)
-    assert done.returncode == 3
-    assert "duplicate_across_splits" in done.stdout
-    assert done.stderr == f"saccade: {bad}: 13 faults found\n"
+def test_the_command_prints_a_table_and_exits_with_3(saccade: Saccade, bad: Path) -> None:
+    code, out, err = saccade("data", "check", bad)
+    assert code == 3
+    assert "duplicate_across_splits" in out
+    assert err == f"saccade: {bad}: 13 faults found\n"
 
 
-def test_the_command_prints_json(bad: Path, tmp_path: Path) -> None:
-    done = saccade("check", bad, "--json")
-    assert done.returncode == 3
-    report = json.loads(done.stdout)
+def test_the_command_prints_json(saccade: Saccade, bad: Path, tmp_path: Path) -> None:
+    code, out, _ = saccade("data", "check", bad, "--json")
+    assert code == 3
+    report = json.loads(out)
     assert not report["ok"]
     assert len(report["findings"]) == 13
-    good = saccade("check", good_folder(tmp_path / "good"), "--json")
-    assert (good.returncode, good.stderr) == (0, "")
-    assert json.loads(good.stdout)["ok"]
+    code, out, err = saccade("data", "check", good_folder(tmp_path / "good"), "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["ok"]
 
 
-def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
+def test_names_are_shown_as_they_are(saccade: Saccade, tmp_path: Path) -> None:
     folder = good_folder(tmp_path / "of [red]", count=2)
     (folder / "cat" / "[bold].png").write_bytes(b"")
-    done = saccade("check", folder)
-    assert "cat/[bold].png" in done.stdout
-    assert "[red]" in done.stdout.replace("\n", "")
-    assert "1 fault found" in done.stderr
+    _, out, err = saccade("data", "check", folder)
+    assert "cat/[bold].png" in out
+    assert "[red]" in out.replace("\n", "")
+    assert "1 fault found" in err
 
 
-def test_a_missing_folder_is_one_line(tmp_path: Path) -> None:
-    done = saccade("check", tmp_path / "missing")
-    assert done.returncode == 3
-    assert done.stderr.count("\n") == 1
-    assert "no such folder" in done.stderr
+def test_a_missing_folder_is_one_line(saccade: Saccade, tmp_path: Path) -> None:
+    code, _, err = saccade("data", "check", tmp_path / "missing")
+    assert code == 3
+    assert err.count("\n") == 1
+    assert "no such folder" in err
 
 
-def test_fetch_of_an_unknown_set_is_a_usage_error() -> None:
-    done = saccade("fetch", "cifar11")
-    assert done.returncode == 2
-    assert "did you mean 'cifar10'" in done.stderr
+def test_fetch_of_an_unknown_set_is_a_usage_error(saccade: Saccade) -> None:
+    code, _, err = saccade("data", "fetch", "cifar11")
+    assert code == 2
+    assert "did you mean 'cifar10'" in err
 
 
 def test_help_needs_no_torch() -> None:

@@ -318,7 +318,7 @@ def test_of_two_sets_side_by_side_the_right_one_is_taken(tmp_path: Path) -> None
 
 def test_offline_without_a_copy_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SACCADE_DATA", str(tmp_path))
-    with pytest.raises(DataError, match="cannot fetch cifar10: no source to try"):
+    with pytest.raises(DataError, match="cannot fetch cifar10: no local copy"):
         fetch(CIFAR10, offline=True)
 
 

@@ -47,5 +47,5 @@ def _names(kind: str) -> list[str]:
     if kind == "datasets":
         from saccade.data import list_datasets
 
-        return list_datasets()
+        return [*list_datasets(), "hf:<name>"]
     raise UnknownNameError("kind of names", kind, KINDS)

@@ -21,9 +21,8 @@ from saccade.data.splits import (
     Split,
     Splits,
     channel_statistics,
-    select,
-    stratified_split,
-    stratified_subset,
+    divide,
+    limited,
 )
 from saccade.errors import ConfigError, DataError
 from saccade.registry import Registry
@@ -78,12 +77,9 @@ def split_arrays(arrays: Arrays, config: DataConfig) -> Splits:
 
 def hold_out(train: Split, test: Split, names: tuple[str, ...], config: DataConfig) -> Splits:
     """Take the subsets asked for, hold out validation and measure what is left to train on."""
-    if config.num_train is not None:
-        train = select(train, stratified_subset(train.labels, config.num_train, config.split_seed))
-    if config.num_test is not None:
-        test = select(test, stratified_subset(test.labels, config.num_test, config.split_seed))
-    kept, held = stratified_split(train.labels, config.val_fraction, config.split_seed)
-    train, val = select(train, kept), select(train, held)
+    test = limited(test, config.num_test, config.split_seed)
+    train = limited(train, config.num_train, config.split_seed)
+    train, val = divide(train, config.val_fraction, config.split_seed)
     sample = _sample(train)
     mean, std = channel_statistics(sample)
     _, channels, height, width = sample.shape

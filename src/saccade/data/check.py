@@ -12,7 +12,7 @@ from typing import Any
 
 from PIL import Image
 
-from saccade.data.folder import scan, split_folders
+from saccade.data.folder import scan, split_folders, subfolders
 from saccade.data.images import IMAGE_SUFFIXES, BadImageError, load_rgb, opened
 
 __all__ = ["KINDS", "Finding", "FolderReport", "check_folder"]
@@ -96,7 +96,7 @@ def check_folder(root: Path, workers: int = 4) -> FolderReport:
         DataError: There is no such folder.
     """
     folders = split_folders(root)
-    classes = {part: _classes(folder) for part, folder in folders.items()}
+    classes = {part: subfolders(folder) for part, folder in folders.items()}
     files = [
         (path, part, label)
         for part, folder in folders.items()
@@ -116,10 +116,6 @@ def check_folder(root: Path, workers: int = 4) -> FolderReport:
         *_duplicates(readable),
     ]
     return FolderReport(str(root), len(readable), counts, tuple(findings))
-
-
-def _classes(folder: Path) -> list[str]:
-    return sorted(e.name for e in folder.iterdir() if e.is_dir() and e.name[0] != ".")
 
 
 def _look(path: Path, part: str, label: str) -> _Seen:

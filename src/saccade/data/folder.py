@@ -31,13 +31,12 @@ from saccade.data.splits import (
     Split,
     Splits,
     channel_statistics,
-    select,
-    stratified_split,
-    stratified_subset,
+    divide,
+    limited,
 )
 from saccade.errors import ConfigError, DataError
 
-__all__ = ["FolderSource", "load_folder", "scan", "split_folders"]
+__all__ = ["FolderSource", "load_folder", "scan", "split_folders", "subfolders"]
 
 _STATISTICS_IMAGES = 512
 _SPLIT_NAMES = {
@@ -91,18 +90,13 @@ def load_folder(config: DataConfig) -> Splits:
         parts["test"] = parts.pop("val")
     train = parts["train"]
     if "test" not in parts:
-        rest, held = stratified_split(train.labels, TEST_FRACTION, TEST_SEED)
-        train, parts["test"] = select(train, rest), select(train, held)
-    if config.num_train is not None:
-        train = select(train, stratified_subset(train.labels, config.num_train, config.split_seed))
-    test = parts["test"]
-    if config.num_test is not None:
-        test = select(test, stratified_subset(test.labels, config.num_test, config.split_seed))
+        train, parts["test"] = divide(train, TEST_FRACTION, TEST_SEED)
+    test = limited(parts["test"], config.num_test, config.split_seed)
+    train = limited(train, config.num_train, config.split_seed)
     if "val" in parts:
         val = parts["val"]
     else:
-        rest, held = stratified_split(train.labels, config.val_fraction, config.split_seed)
-        train, val = select(train, rest), select(train, held)
+        train, val = divide(train, config.val_fraction, config.split_seed)
     return Splits(train, val, test, _info(train, names, config))
 
 
@@ -120,11 +114,16 @@ def split_folders(root: Path) -> dict[str, Path]:
 
 def class_names(folder: Path) -> tuple[str, ...]:
     """The names of the sub-folders, sorted; fewer than two are an error."""
-    names = tuple(sorted(e.name for e in folder.iterdir() if e.is_dir() and e.name[0] != "."))
+    names = tuple(subfolders(folder))
     if len(names) < 2:
         what = f"only the class {names[0]!r}" if names else "no sub-folder"
         raise DataError(f"{folder}: {what}; wants at least two classes, one sub-folder each")
     return names
+
+
+def subfolders(folder: Path) -> list[str]:
+    """The names of the folders in a folder, sorted, hidden ones left out."""
+    return sorted(e.name for e in folder.iterdir() if e.is_dir() and e.name[0] != ".")
 
 
 def scan(folder: Path) -> list[Path]:
@@ -137,7 +136,7 @@ def scan(folder: Path) -> list[Path]:
 
 
 def _read_split(folder: Path, names: tuple[str, ...], config: DataConfig) -> Split:
-    unknown = {e.name for e in folder.iterdir() if e.is_dir() and e.name[0] != "."} - set(names)
+    unknown = set(subfolders(folder)) - set(names)
     if unknown:
         raise DataError(f"{folder}: class {min(unknown)!r} has no training images")
     paths: list[str] = []

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from saccade.config import DataConfig
 from saccade.data.images import DEFAULT_IMAGE_SIZE, square, to_rgb, to_tensor
-from saccade.data.splits import TEST_FRACTION, TEST_SEED, Split, select, stratified_split
+from saccade.data.splits import TEST_FRACTION, TEST_SEED, Split, divide
 from saccade.errors import ConfigError, DataError
 
 __all__ = ["HUB_PREFIX", "load_hub"]
@@ -43,8 +43,7 @@ def load_hub(config: DataConfig) -> tuple[Split, Split, tuple[str, ...]]:
     for other in ("test", "validation", "valid"):
         if other in parts:
             return train, _collect(parts[other], image, label, config.num_test, config), names
-    kept, held = stratified_split(train.labels, TEST_FRACTION, TEST_SEED)
-    return select(train, kept), select(train, held), names
+    return *divide(train, TEST_FRACTION, TEST_SEED), names
 
 
 def _open(name: str) -> Any:

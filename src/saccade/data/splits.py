@@ -21,6 +21,8 @@ __all__ = [
     "Split",
     "Splits",
     "channel_statistics",
+    "divide",
+    "limited",
     "select",
     "stratified_split",
     "stratified_subset",
@@ -139,6 +141,19 @@ def stratified_subset(labels: Tensor, count: int, seed: int) -> Tensor:
     if count >= len(labels):
         return torch.arange(len(labels))
     return stratified_split(labels, count / len(labels), seed)[1]
+
+
+def divide(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
+    """Cut a split in two: what is kept, and a fraction of every class that is held out."""
+    kept, held = stratified_split(split.labels, fraction, seed)
+    return select(split, kept), select(split, held)
+
+
+def limited(split: Split, count: int | None, seed: int) -> Split:
+    """At most `count` samples of a split, all classes in proportion; all of them for None."""
+    if count is None:
+        return split
+    return select(split, stratified_subset(split.labels, count, seed))
 
 
 def _quotas(sizes: np.ndarray, fraction: float) -> np.ndarray:

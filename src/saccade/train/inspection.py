@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from saccade.config import DataConfig
+from saccade.data import Split as Part
 from saccade.data import load_splits, make_loader
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.runs import RunFolder
@@ -49,16 +50,8 @@ def evaluate_run(
     config = run.config()
     ranks = connect(_device(device))
     model, info = load_model(run, _which(weights))
-    splits = load_splits(data or config.data)
-    if splits.info.num_classes != info.num_classes:
-        raise ConfigError(
-            f"the data has {splits.info.num_classes} classes, the model {info.num_classes}"
-        )
-    part = getattr(splits, split)
-    if not len(part):
-        raise ConfigError(f"split={split!r} is empty: data.val_fraction={config.data.val_fraction}")
     loader = make_loader(
-        part,
+        _load_part(data or config.data, split, info.num_classes),
         info,
         batch_size=batch_size,
         augment=None,
@@ -90,6 +83,19 @@ def evaluate_run(
         "class_accuracy": dict(zip(info.class_names, result.class_accuracy, strict=True)),
         "confusion": result.confusion.tolist(),
     }
+
+
+def _load_part(data: DataConfig, split: str, num_classes: int) -> Part:
+    """One split of the data, which has to have images and the model's classes."""
+    splits = load_splits(data)
+    if splits.info.num_classes != num_classes:
+        raise ConfigError(
+            f"the data has {splits.info.num_classes} classes, the model {num_classes}"
+        )
+    part: Part = getattr(splits, split)
+    if not len(part):
+        raise ConfigError(f"split={split!r} is empty: data.val_fraction={data.val_fraction}")
+    return part
 
 
 class Predictor:
