@@ -100,12 +100,12 @@ def test_models_with_softmax_beside_them():
         ["performer", "softmax"],
         [28],
         [4, 7],
-        ["training", "forward"],
+        ["training"],
         batch=2,
         compiled=False,
         autocast=False,
     )
-    assert len(cases) == 8
+    assert len(cases) == 4
     result = ModelResult(environment={"packages": {"torch": ""}})
     run_models(
         result,
@@ -114,9 +114,9 @@ def test_models_with_softmax_beside_them():
         seconds=0.0,
         report=lambda row, done, total: None,
     )
-    assert [row.tokens for row in result.rows] == [16] * 4
-    assert [row.case.attention for row in result.rows[:2]] == ["softmax", "performer"]
-    softmax, performer = result.rows[:2]
+    assert [row.tokens for row in result.rows] == [16] * 2
+    assert [row.case.attention for row in result.rows] == ["softmax", "performer"]
+    softmax, performer = result.rows
     assert softmax.img_per_s == pytest.approx(2000 / softmax.timing.median_ms)
     assert result.speedup(performer) == pytest.approx(performer.img_per_s / softmax.img_per_s)
     assert all(row.peak_mib is not None for row in result.rows)

@@ -153,7 +153,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
 
 
-@pytest.mark.parametrize(("algorithm", "tokens"), [("direct", 8192), ("efficient", 16384)])
+@pytest.mark.parametrize(("algorithm", "tokens"), [("direct", 6144), ("efficient", 12288)])
 def test_no_tensor_of_tokens_times_squares(algorithm, tokens):
     """Forward and backward stay far below one N x N, or N x D(D+1)/2, tensor."""
     dim = 64

@@ -53,7 +53,7 @@ def _favor(q: Tensor, k: Tensor, v: Tensor, parameters: Parameters) -> Tensor:
     phi_q = torch.exp(query - query.detach().amax(dim=-1, keepdim=True)) + 1e-6
     phi_k = torch.exp(key - key.detach().amax(dim=(-2, -1), keepdim=True)) + 1e-6
     scale = projection.shape[0] ** -0.5
-    return reference.linear_attention_reference(phi_q * scale, phi_k * scale, v)
+    return reference.linear_attention_reference(phi_q * scale, phi_k * scale, v, eps=0.0)
 
 
 def _random_features(feature_map: Callable[..., Tensor], **options: float) -> Equation:
@@ -62,7 +62,7 @@ def _random_features(feature_map: Callable[..., Tensor], **options: float) -> Eq
         phi_q, phi_k = (
             feature_map(x, parameters["projection"], scale=scale, **options) for x in (q, k)
         )
-        return reference.linear_attention_reference(phi_q, phi_k, v)
+        return reference.linear_attention_reference(phi_q, phi_k, v, eps=0.0)
 
     return equation
 
@@ -73,7 +73,7 @@ def _ftheta(q: Tensor, k: Tensor, v: Tensor, parameters: Parameters) -> Tensor:
     phi_q, phi_k = (
         reference.ftheta_mlp_reference(x, *weights, scale=scale, eps=1e-6) for x in (q, k)
     )
-    return reference.linear_attention_reference(phi_q, phi_k, v)
+    return reference.linear_attention_reference(phi_q, phi_k, v, eps=0.0)
 
 
 EQUATIONS: dict[str, Equation] = {
