@@ -103,7 +103,7 @@ def _show(report: FolderReport) -> None:
     for finding in report.findings[:MOST_SHOWN]:
         where = str(Path(finding.path).relative_to(report.root))
         meaning = KINDS[finding.kind]
-        what = meaning if finding.detail == meaning else f"{meaning}: {finding.detail}"
+        what = meaning if finding.detail == meaning else f"{meaning} ({finding.detail})"
         faults.add_row(finding.kind, escape(where), escape(what))
     console.print(faults)
     if (more := len(report.findings) - MOST_SHOWN) > 0:

@@ -78,7 +78,7 @@ class LiveReporter(SilentReporter):
 
     def note(self, message: str) -> None:
         """Print the message above the bar."""
-        self._progress.console.print(message, highlight=False, markup=False)
+        self._progress.console.print(message, highlight=False, markup=False, soft_wrap=True)
 
     def row(self, row: Mapping[str, Any]) -> None:
         """Move the bar; print epochs and the result."""
