@@ -6,6 +6,7 @@ code: 2 usage or configuration, 3 data, 4 training failed, 75 preempted and resu
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -103,6 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     sys.argv = [sys.argv[0], *(word for word in words if word != "--debug")]
+    if "bench" not in words:
+        # CPU threads that spin while they wait for each other make training twenty times slower as
+        # soon as another process wants a core. Read when torch is loaded; timings leave it alone.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app(args=sys.argv[1:], prog_name="saccade")
     except SaccadeError as error:
