@@ -69,16 +69,7 @@ def performer_attention(
     check_qkv(q, k, v)
     check_key_mask(key_mask, k)
     check_eps(eps)
-    if feature_map not in get_args(FeatureMap):
-        raise UnknownNameError("feature map", feature_map, get_args(FeatureMap))
-    if precision not in get_args(Precision):
-        raise UnknownNameError("precision", precision, get_args(Precision))
-    if projection.dim() != 2 or projection.shape[1] != q.shape[-1]:
-        raise ConfigError(
-            f"projection has shape {tuple(projection.shape)}; expected (M, {q.shape[-1]})"
-        )
-    if projection.device != q.device:
-        raise ConfigError(f"projection is on {projection.device}; expected {q.device}, as q")
+    _check_features(feature_map, precision, projection, q)
     scale = resolve_scale(scale, q.shape[-1])
     if scale < 0:
         raise ConfigError(f"scale={scale!r}; feature maps need a scale that is not negative")
@@ -115,6 +106,21 @@ def performer_attention(
         key_mask=key_mask,
         precision=precision,
     )
+
+
+def _check_features(
+    feature_map: FeatureMap, precision: Precision, projection: Tensor, q: Tensor
+) -> None:
+    if feature_map not in get_args(FeatureMap):
+        raise UnknownNameError("feature map", feature_map, get_args(FeatureMap))
+    if precision not in get_args(Precision):
+        raise UnknownNameError("precision", precision, get_args(Precision))
+    if projection.dim() != 2 or projection.shape[1] != q.shape[-1]:
+        raise ConfigError(
+            f"projection has shape {tuple(projection.shape)}; expected (M, {q.shape[-1]})"
+        )
+    if projection.device != q.device:
+        raise ConfigError(f"projection is on {projection.device}; expected {q.device}, as q")
 
 
 def random_features(
