@@ -1,6 +1,7 @@
 """Block sizes of the fused kernels: data, so that no call waits for a search.
 
-Measured on Hopper in bfloat16 (see `docs/log.md`); wider dtypes take smaller blocks, since their
+Searched on an H200 in bfloat16; what that search is worth, `docs/log.md` says. Wider dtypes were not
+searched; they take smaller blocks, since their
 operands fill twice the shared memory. Each table goes by
 the largest width that an entry serves.
 """
