@@ -1,9 +1,8 @@
 """Block sizes of the fused kernels: data, so that no call waits for a search.
 
-Searched on an H200 in bfloat16; what that search is worth, `docs/log.md` says. Wider dtypes were not
-searched; they take smaller blocks, since their
-operands fill twice the shared memory. Each table goes by
-the largest width that an entry serves.
+Searched on an H200 in bfloat16; what that search is worth, `docs/log.md` says. Wider dtypes were
+not searched; they take smaller blocks, since their operands fill twice the shared memory. Each
+table goes by the largest width that an entry serves.
 """
 
 from typing import NamedTuple
