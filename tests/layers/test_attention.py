@@ -74,7 +74,7 @@ def test_weights_times_values_are_the_output(name, masked):
     mask = (torch.rand(2, 30) > 0.4) if masked else None
     weights = layer.attention_weights(x, key_mask=mask)
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 2, 30).double())
-    _, k, v = layer._heads(x)
+    _, k, v = layer.heads(x)
     mixed = layer.core.finish(weights @ v, k, mask)
     expected = layer.proj(mixed.transpose(1, 2).flatten(2))
     torch.testing.assert_close(layer(x, key_mask=mask), expected)

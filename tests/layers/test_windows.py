@@ -31,7 +31,7 @@ def test_softmax_windows_equal_a_pair_mask(grid, window, prefix, shifted):
     layer = MultiHeadAttention(16, 2, "softmax", window=window, shifted=shifted).double()
     tokens = grid[0] * grid[1] + prefix
     x, keys = torch.randn(2, tokens, 16).double(), torch.rand(2, tokens) > 0.2
-    q, k, v = layer._heads(x)
+    q, k, v = layer.heads(x)
     visible = same_window(grid, window, shifted, prefix) & keys[:, None, None, :]
     scores = (q @ k.mT / 8**0.5).masked_fill(~visible, -1e9)
     weights = scores.softmax(dim=-1).masked_fill(~visible, 0)

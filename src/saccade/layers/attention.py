@@ -85,14 +85,36 @@ class MultiHeadAttention(nn.Module):
             key_mask: (B, N), True = attend.
             grid: (h, w) of the patches; needed with a window.
         """
-        q, k, v = self._heads(x)
-        if self.window is None:
-            y = self.core(q, k, v, key_mask=key_mask)
-        else:
-            layout = self._layout(x, grid)
-            y = window_attention(self.core, q, k, v, layout=layout, key_mask=key_mask)
+        y = self.attend(*self.heads(x), key_mask=key_mask, grid=grid)
         projected: Tensor = self.proj_drop(self.proj(y.transpose(1, 2).flatten(2)))
         return projected
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v of tokens (B, N, C), each (B, H, N, D) and a view of one product."""
+        if x.dim() != 3 or x.shape[-1] != self.qkv.in_features:
+            raise ConfigError(
+                f"x has shape {tuple(x.shape)}; expected (B, N, {self.qkv.in_features})"
+            )
+        batch, tokens, _ = x.shape
+        qkv = self.qkv(x).view(batch, tokens, 3, self.num_heads, self.head_dim)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        return q, k, v
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        key_mask: Tensor | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Tensor:
+        """What the core makes of q, k and v, in windows where there are any: (B, H, N, E)."""
+        if self.window is None:
+            out: Tensor = self.core(q, k, v, key_mask=key_mask)
+            return out
+        layout = self._layout(q.shape[2], grid, q)
+        return window_attention(self.core, q, k, v, layout=layout, key_mask=key_mask)
 
     def attention_weights(
         self,
@@ -103,10 +125,10 @@ class MultiHeadAttention(nn.Module):
         grid: tuple[int, int] | None = None,
     ) -> Tensor:
         """The weights that chosen tokens give to all tokens, (B, H, Q, N)."""
-        q, k, _ = self._heads(x)
+        q, k, _ = self.heads(x)
         if self.window is None:
             return self.core.attention_weights(q, k, queries=queries, key_mask=key_mask)
-        layout = self._layout(x, grid)
+        layout = self._layout(x.shape[1], grid, x)
         return window_weights(self.core, q, k, layout=layout, key_mask=key_mask, queries=queries)
 
     def flops(self, num_tokens: int, *, grid: tuple[int, int] | None = None) -> int:
@@ -114,7 +136,7 @@ class MultiHeadAttention(nn.Module):
         projections = 2 * num_tokens * (self.qkv.weight.numel() + self.proj.weight.numel())
         if self.window is None:
             return projections + self.core.flops(num_tokens)
-        layout = self._layout_of(num_tokens, grid, self.qkv.weight)
+        layout = self._layout(num_tokens, grid, self.qkv.weight)
         windows, places = layout.patch.shape
         prefix = num_tokens - layout.place.numel()
         # Each window is charged as self-attention of its places and the prefix tokens.
@@ -133,20 +155,7 @@ class MultiHeadAttention(nn.Module):
             raise AttributeError(f"attention {self.attention!r} has no N0: it has one algorithm")
         self.core.N0 = tokens
 
-    def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if x.dim() != 3 or x.shape[-1] != self.qkv.in_features:
-            raise ConfigError(
-                f"x has shape {tuple(x.shape)}; expected (B, N, {self.qkv.in_features})"
-            )
-        batch, tokens, _ = x.shape
-        qkv = self.qkv(x).view(batch, tokens, 3, self.num_heads, self.head_dim)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, N, D), a view
-        return q, k, v
-
-    def _layout(self, x: Tensor, grid: tuple[int, int] | None) -> WindowLayout:
-        return self._layout_of(x.shape[1], grid, x)
-
-    def _layout_of(self, tokens: int, grid: tuple[int, int] | None, like: Tensor) -> WindowLayout:
+    def _layout(self, tokens: int, grid: tuple[int, int] | None, like: Tensor) -> WindowLayout:
         if grid is None or grid[0] * grid[1] > tokens:
             raise ConfigError(
                 f"grid={grid!r} with {tokens} tokens; a window needs the (height, width) of the "

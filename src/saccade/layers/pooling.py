@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from saccade.layers.block import NORM_EPS
 from saccade.layers.mlp import Activation, Mlp
+from saccade.ops.softmax import softmax_weights
 
 __all__ = ["AttentionPool"]
 
@@ -42,15 +43,25 @@ class AttentionPool(nn.Module):
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Pool (B, N, C) to (B, C), over the tokens where `key_mask` (B, N) is True."""
-        batch, _, dim = x.shape
-        heads = (self.num_heads, dim // self.num_heads)
-        q = self.q(self.latent).expand(batch, -1, -1).unflatten(-1, heads).transpose(1, 2)
-        k, v = self.kv(x).unflatten(-1, (2, *heads)).permute(2, 0, 3, 1, 4)  # (B, H, N, D) each
+        q, k, v = self._heads(x)
         mask = None if key_mask is None else key_mask[:, None, None]
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # (B, H, 1, D)
         y = self.proj(y.transpose(1, 2).flatten(2))
         out: Tensor = (y + self.mlp(self.norm(y)))[:, 0]
         return out
+
+    def attention_weights(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """The weights that the query gives to tokens (B, N, C): (B, H, N), rows summing to one."""
+        q, k, _ = self._heads(x)
+        return softmax_weights(q, k, key_mask=key_mask)[:, :, 0]
+
+    def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The query (B, H, 1, D), keys and values (B, H, N, D)."""
+        batch, _, dim = x.shape
+        heads = (self.num_heads, dim // self.num_heads)
+        q = self.q(self.latent).expand(batch, -1, -1).unflatten(-1, heads).transpose(1, 2)
+        k, v = self.kv(x).unflatten(-1, (2, *heads)).permute(2, 0, 3, 1, 4)
+        return q, k, v
 
     def flops(self, num_tokens: int) -> int:
         """Forward operations for one sample, a multiply-add counted as two."""

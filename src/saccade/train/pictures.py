@@ -14,7 +14,7 @@ from saccade.data import DatasetInfo
 from saccade.data.images import IMAGE_SUFFIXES, BadImageError, read_image
 from saccade.errors import ConfigError, DataError
 
-__all__ = ["find_pictures", "open_picture"]
+__all__ = ["find_pictures", "normalise", "open_picture"]
 
 LUMA = (0.299, 0.587, 0.114)
 
@@ -47,8 +47,13 @@ def open_picture(name: str, info: DatasetInfo) -> Tensor:
     """
     size = max(info.image_size)
     pixels = _read_stdin(size) if name == "-" else read_image(Path(name), size)
-    values = pixels.float() / 255  # (3, size, size)
-    if info.channels == 1:
+    return normalise(pixels, info)
+
+
+def normalise(pixels: Tensor, info: DatasetInfo) -> Tensor:
+    """uint8 pixels (C, H, W) as a model of this data set takes them; colours to grey for one."""
+    values = pixels.float() / 255
+    if info.channels == 1 and len(values) == 3:
         values = (values * torch.tensor(LUMA)[:, None, None]).sum(0, keepdim=True)
     mean, std = (torch.tensor(numbers)[:, None, None] for numbers in (info.mean, info.std))
     return (values - mean) / std
