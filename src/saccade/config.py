@@ -1,4 +1,4 @@
-"""The configuration of one run: its sections, their checks, and how YAML and overrides become one.
+"""The configuration of one run, and how YAML and overrides become one.
 
 Every key is checked and an unknown one is refused with its nearest neighbours. Reading needs no
 torch, so that a report or a `--help` stays cheap.
@@ -9,12 +9,25 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from saccade.errors import ConfigError, UnknownNameError, near_matches
+from saccade.sections import (
+    CANDIDATES,
+    AugmentConfig,
+    DataConfig,
+    ModelConfig,
+    OptimConfig,
+    Range,
+    RunConfig,
+    SearchSpace,
+    Section,
+    TrainConfig,
+    TuneConfig,
+)
 
 __all__ = [
     "CONFIG_VERSION",
@@ -23,8 +36,11 @@ __all__ = [
     "DataConfig",
     "ModelConfig",
     "OptimConfig",
+    "Range",
     "RunConfig",
+    "SearchSpace",
     "TrainConfig",
+    "TuneConfig",
     "dump_config",
     "list_recipes",
     "load_config",
@@ -35,184 +51,9 @@ __all__ = [
 
 CONFIG_VERSION = 1
 
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-BelowOne = Annotated[float, Field(ge=0, lt=1)]
-Count = Annotated[int, Field(ge=1)]
-CountOrZero = Annotated[int, Field(ge=0)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
-
-
-class Section(BaseModel):
-    """A part of the configuration: immutable, finite numbers only, no unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class ModelConfig(Section):
-    """Which network to build; `overrides` and `attention_options` go to `create_model`.
-
-    Attributes:
-        attention: Token mixing to use instead of the variant's own.
-        overrides: Arguments of the variant to change, such as `depth`.
-        attention_options: Arguments of the attention, such as `num_features`.
-    """
-
-    name: str = "vit_cifar"
-    attention: str | None = None
-    overrides: dict[str, Any] = {}
-    attention_options: dict[str, Any] = {}
-
-
-class DataConfig(Section):
-    """Which images to learn from, and how they are split.
-
-    Attributes:
-        root: Folder of the data; the user's cache where it is left out.
-        val_fraction: Part of the training set held out; 0 trains on all of it.
-        split_seed: Seed of that split, apart from `run.seed` so that seeds share one split.
-        num_train: Use only so many training images, validation included.
-    """
-
-    name: str = "digits"
-    root: Path | None = None
-    image_size: Count | None = None
-    val_fraction: BelowOne = 0.1
-    split_seed: Seed = 0
-    workers: CountOrZero = 4
-    on_bad_image: Literal["fail", "skip"] = "fail"
-    max_bad_images: CountOrZero = 10
-    num_train: Count | None = None
-    num_test: Count | None = None
-
-
-class AugmentConfig(Section):
-    """What happens to a training image; everything is off unless asked for.
-
-    Attributes:
-        erase: Side of the square that is blanked, in pixels.
-        mixup: Alpha of mixup's Beta distribution.
-        cutmix: Alpha of cutmix's; with both, each image takes one of them.
-        mix_probability: Share of the images that are mixed at all.
-        resized_crop: Smallest and largest area of a random resized crop.
-    """
-
-    crop_padding: CountOrZero = 0
-    flip: bool = False
-    erase: CountOrZero = 0
-    erase_probability: Fraction = 1.0
-    policy: Literal["none", "trivial", "rand"] = "none"
-    rand_ops: Count = 2
-    rand_magnitude: Annotated[int, Field(ge=0, le=30)] = 9
-    mixup: NonNegative = 0.0
-    cutmix: NonNegative = 0.0
-    mix_probability: Fraction = 1.0
-    resized_crop: tuple[Fraction, Fraction] | None = None
-
-    @model_validator(mode="after")
-    def _crop_is_a_range(self) -> AugmentConfig:
-        if self.resized_crop is not None and not 0 < self.resized_crop[0] <= self.resized_crop[1]:
-            raise ValueError(
-                f"resized_crop={self.resized_crop}: wants 0 < smallest <= largest <= 1"
-            )
-        return self
-
-
-class OptimConfig(Section):
-    """How the weights move.
-
-    Attributes:
-        weight_decay: Decoupled for adamw, lion and muon; biases, norms, positions and tokens are
-            spared.
-        momentum: Of sgd and muon.
-        schedule: `cosine` and `constant` start with `warmup_epochs` of linear warm-up; `one_cycle`
-            rises for `warmup_epochs` (30 % of the run where that is 0) and falls to the end.
-        min_lr_ratio: The last learning rate as a fraction of `lr`.
-        clip_norm: Largest gradient norm; no clipping where it is left out.
-        muon_lr: Learning rate of the hidden matrices; `lr` is for the rest.
-    """
-
-    name: Literal["adamw", "sgd", "adam", "lion", "muon"] = "adamw"
-    lr: Positive = 1e-3
-    weight_decay: NonNegative = 0.05
-    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
-    eps: Positive = 1e-8
-    momentum: BelowOne = 0.9
-    nesterov: bool = True
-    muon_lr: Positive = 0.02
-    schedule: Literal["cosine", "one_cycle", "step", "plateau", "constant"] = "cosine"
-    warmup_epochs: NonNegative = 0.0
-    min_lr_ratio: Fraction = 0.0
-    step_epochs: Count = 30
-    step_gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
-    plateau_patience: Count = 5
-    plateau_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    clip_norm: Positive | None = 1.0
-
-    @model_validator(mode="after")
-    def _nesterov_has_momentum(self) -> OptimConfig:
-        if self.name == "sgd" and self.nesterov and self.momentum == 0:
-            raise ValueError("nesterov=true needs momentum > 0, got momentum=0")
-        return self
-
-
-class TrainConfig(Section):
-    """How long, in what pieces and in what precision.
-
-    Attributes:
-        batch_size: Images an optimiser step sees, over all ranks and accumulation steps.
-        accumulation: Pieces each rank cuts its share of the batch into.
-        ema_decay: Decay of the averaged weights that are then evaluated; off where left out.
-        early_stopping_patience: Epochs without a better validation accuracy before stopping.
-        evaluate_with: Weights the test set sees: the best on validation, or the last.
-    """
-
-    epochs: Count = 10
-    batch_size: Count = 128
-    eval_batch_size: Count = 512
-    accumulation: Count = 1
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
-    label_smoothing: BelowOne = 0.0
-    compile: bool = False
-    grad_checkpointing: bool = False
-    deterministic: bool = False
-    early_stopping_patience: Count | None = None
-    evaluate_with: Literal["best", "last"] = "best"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    strategy: Literal["ddp", "fsdp"] = "ddp"
-
-    @model_validator(mode="after")
-    def _batch_is_divisible(self) -> TrainConfig:
-        if self.batch_size % self.accumulation:
-            raise ValueError(
-                f"batch_size={self.batch_size} cannot be cut into accumulation="
-                f"{self.accumulation} equal pieces"
-            )
-        return self
-
-
-class RunConfig(Section):
-    """Seed, checkpoints and logs.
-
-    Attributes:
-        checkpoint_every_steps: Also save in the middle of an epoch.
-        keep_last: Checkpoints kept beside the best one.
-        log_every_steps: Steps between two reads of the loss; each read waits for the device.
-        trackers: Where metrics go besides `metrics.jsonl`; they need the `track` extra.
-    """
-
-    seed: Seed = 0
-    checkpoint_every_steps: Count | None = None
-    checkpoint_every_epochs: Count = 1
-    keep_last: Count = 2
-    log_every_steps: Count = 50
-    trackers: tuple[Literal["tensorboard", "trackio"], ...] = ()
-
 
 class Config(Section):
-    """Everything that decides a run."""
+    """Everything that decides a run; `search` and `tune` are for `saccade tune` alone."""
 
     version: int = CONFIG_VERSION
     model: ModelConfig = ModelConfig()
@@ -221,6 +62,15 @@ class Config(Section):
     optim: OptimConfig = OptimConfig()
     train: TrainConfig = TrainConfig()
     run: RunConfig = RunConfig()
+    search: SearchSpace = Field(default_factory=dict)
+    tune: TuneConfig = TuneConfig()
+
+    @model_validator(mode="after")
+    def _searched_keys_exist(self) -> Config:
+        for key in self.search:
+            if not _is_key(key):
+                raise ValueError(f"search: unknown key {key!r}{_hint(key)}")
+        return self
 
     @model_validator(mode="after")
     def _sharding_is_possible(self) -> Config:
@@ -290,8 +140,9 @@ def with_overrides(config: Config, overrides: Iterable[str]) -> Config:
 
 
 def dump_config(config: Config) -> str:
-    """The whole configuration as YAML, defaults written out."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    """The whole configuration as YAML, defaults written out; no `tune` without a `search`."""
+    unused = set() if config.search else {"search", "tune"}
+    return yaml.safe_dump(config.model_dump(mode="json", exclude=unused), sort_keys=False)
 
 
 def list_recipes() -> list[str]:
@@ -331,7 +182,7 @@ def _parse_yaml(text: str, *, source: str) -> dict[str, Any]:
 def _apply(values: dict[str, Any], override: str) -> None:
     """Set the dotted key of one `section.key=value` in nested dictionaries."""
     key, equals, text = override.partition("=")
-    parts = key.strip().split(".")
+    parts = key.strip().split(".", maxsplit=1 if key.strip().startswith("search.") else -1)
     if not equals or not all(parts):
         raise ConfigError(f"override {override!r}: wants section.key=value")
     try:
@@ -354,9 +205,17 @@ def _key_paths() -> Iterator[str]:
             yield from (f"{section}.{key}" for key in kind.model_fields)
 
 
+def _is_key(path: str) -> bool:
+    """Whether a dotted path names a key of a run; the models know what goes below two of them."""
+    section, _, key = path.partition(".")
+    if section == "model" and key.startswith(("overrides.", "attention_options.")):
+        return key.count(".") == 1 and not key.endswith(".")
+    return section != "tune" and path in _key_paths()
+
+
 def _hint(path: str) -> str:
     """The known keys that look like `path`, or that are called so in another section."""
-    known = list(_key_paths())
+    known = [key for key in _key_paths() if key != path]
     same_name = [key for key in known if key.endswith(f".{path.rpartition('.')[2]}")]
     sections = [] if "." in path else near_matches(path, Config.model_fields)
     near = sections or same_name or near_matches(path, known)
@@ -366,14 +225,18 @@ def _hint(path: str) -> str:
 def _explain(error: ValidationError) -> Iterator[str]:
     """One phrase for each fault that pydantic found."""
     for fault in error.errors(include_url=False):
-        path = ".".join(str(part) for part in fault["loc"])
+        section, *rest = (str(part) for part in fault["loc"]) if fault["loc"] else ("",)
+        searched = section == "search"
+        path = ".".join([section, *(p for p in rest if not (searched and p in CANDIDATES))])
         if fault["type"] == "extra_forbidden":
-            section = Config.model_fields.get(path.partition(".")[0])
-            kind = section.annotation if section else Config
+            known = Config.model_fields.get(section)
+            kind = Range if searched else known.annotation if known else Config
             fields = getattr(kind, "model_fields", Config.model_fields)
-            yield f"unknown key {path!r}{_hint(path)} Accepted: {', '.join(fields)}"
+            hint = "" if searched else _hint(path)
+            yield f"unknown key {path!r}{hint} Accepted: {', '.join(fields)}"
         elif fault["type"] == "value_error":
-            yield fault["msg"].removeprefix("Value error, ")
+            told = fault["msg"].removeprefix("Value error, ")
+            yield f"{path}: {told}" if searched else told
         else:
             reason = fault["msg"][0].lower() + fault["msg"][1:]
             yield f"{path}={fault['input']!r}: {reason}"

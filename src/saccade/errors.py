@@ -14,6 +14,7 @@ __all__ = [
     "DataError",
     "Preempted",
     "SaccadeError",
+    "Stopped",
     "TrainingError",
     "UnknownNameError",
     "near_matches",
@@ -48,6 +49,12 @@ class Preempted(SaccadeError, RuntimeError):  # noqa: N818 - it names an event, 
     """A run that was told to stop, saved its state and can be resumed."""
 
     exit_code = 75
+
+
+class Stopped(SaccadeError, RuntimeError):  # noqa: N818 - it names an event, not a fault
+    """A run that whoever watches it ended early and for good, such as a pruned trial."""
+
+    exit_code = 4
 
 
 class UnknownNameError(ConfigError):

@@ -4,7 +4,7 @@
     dataset.json        classes, image size, mean and std of the data it was trained on
     environment.json    versions, hardware, git revision, seed
     metrics.jsonl       one JSON object a line: kind "step", "epoch" or "test"
-    status.json         "running", "finished", "failed" or "preempted", and where it stood
+    status.json         "running", "finished", "failed", "preempted" or "stopped", and where
     summary.json        the result, fractions and seconds; only a finished run has one
     checkpoints/step-00000123/   whole or not there: written aside, synced, renamed
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from signal import SIGINT
 from typing import Any
 
@@ -29,7 +29,9 @@ from saccade.train.stops import Interrupted, StopRequest
 from saccade.train.trackers import Tracker
 from saccade.train.weights import Weights, snapshot, swapped_in
 
-__all__ = ["Trainer"]
+__all__ = ["EpochWatcher", "Trainer"]
+
+EpochWatcher = Callable[[Mapping[str, Any]], None]
 
 SMALLEST_SCALE = 2.0**-16
 
@@ -45,6 +47,7 @@ class Trainer:
         reporter: Whom to tell.
         trackers: Whom to pass the metrics on to.
         stop: Whether a signal asked to stop.
+        on_epoch: Told each epoch's row of metrics.
     """
 
     def __init__(
@@ -57,9 +60,11 @@ class Trainer:
         reporter: Reporter,
         trackers: Sequence[Tracker],
         stop: StopRequest,
+        on_epoch: EpochWatcher | None = None,
     ) -> None:
         self.config, self.splits, self.run, self.ranks = config, splits, run, ranks
         self.reporter, self.trackers, self.stop = reporter, trackers, stop
+        self.on_epoch = on_epoch
         self.train_loader = self._train_loader()
         self.val_loader = self._eval_loader(splits.val)
         torch.manual_seed(config.run.seed)
@@ -139,7 +144,7 @@ class Trainer:
         self.stepper.set_totals(0.0, 0, 0)
         validation = self._evaluate(self.val_loader, self._averaged())
         self._judge(validation)
-        self._write_row(
+        row = self._write_row(
             kind="epoch",
             epoch=self.at.epoch,
             train_loss=loss_sum / max(1, seen),
@@ -151,6 +156,8 @@ class Trainer:
             img_per_s=round(images / seconds, 1),
         )
         self.write_status("running")
+        if self.on_epoch is not None:
+            self.on_epoch(row)
         signal = self._asked_to_stop(now=True)
         over = self.at.epoch == self.config.train.epochs or self._out_of_patience()
         if signal or over or self.at.epoch % self.config.run.checkpoint_every_epochs == 0:
@@ -177,13 +184,12 @@ class Trainer:
             at.reductions += 1
 
     def _finish(self) -> dict[str, Any]:
-        loader = self._eval_loader(self.splits.test)
+        loader = self._eval_loader(self.splits.test) if self.config.run.test else None
         last = self._evaluate(loader, self._averaged())
         best = self._evaluate(loader, self.best) if self.best is not None else None
-        selected = (
-            "best" if best is not None and self.config.train.evaluate_with == "best" else "last"
-        )
-        test = best if best is not None and selected == "best" else last
+        has_best = self.best is not None
+        selected = "best" if has_best and self.config.train.evaluate_with == "best" else "last"
+        test = best if selected == "best" else last
         if test is not None:
             counts = {"correct": test.correct, "count": test.count}
             self._write_row(kind="test", accuracy=test.accuracy, loss=test.loss, **counts)
@@ -198,7 +204,7 @@ class Trainer:
             "test_accuracy_last": last.accuracy if last else None,
             "val_accuracy_best": self.at.best_accuracy,
             "val_accuracy_last": epochs[-1]["val_accuracy"],
-            "best_epoch": self.at.best_epoch if best else None,
+            "best_epoch": self.at.best_epoch if has_best else None,
             "epochs": self.at.epoch,
             "steps": self.at.step,
             "seconds": round(self.at.seconds, 2),
@@ -311,7 +317,7 @@ class Trainer:
         images = (batches - start[1]) * self.config.train.batch_size
         return max(time.perf_counter() - start[0], 1e-9), images
 
-    def _write_row(self, *, kind: str, **values: Any) -> None:
+    def _write_row(self, *, kind: str, **values: Any) -> Mapping[str, Any]:
         row: Mapping[str, Any] = {"step": self.at.step, "kind": kind, **values}
         self.at.metric_rows += 1
         self.reporter.row(row)
@@ -319,6 +325,7 @@ class Trainer:
             self.run.append_metrics(row)
             for tracker in self.trackers:
                 tracker.log(row)
+        return row
 
     def _tick(self) -> None:
         now = time.perf_counter()

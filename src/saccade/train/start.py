@@ -10,12 +10,12 @@ from typing import Any, TypeVar, cast
 
 from saccade.config import Config
 from saccade.data import Splits, load_splits
-from saccade.errors import ConfigError, Preempted, SaccadeError, TrainingError
+from saccade.errors import ConfigError, Preempted, SaccadeError, Stopped, TrainingError
 from saccade.runs import Checkpoint, RunFolder
 from saccade.train.build import describe_data
 from saccade.train.distributed import Ranks, connect
 from saccade.train.environment import describe_environment
-from saccade.train.loop import Trainer
+from saccade.train.loop import EpochWatcher, Trainer
 from saccade.train.machine import set_up_machine
 from saccade.train.memory import batch_that_fits, is_out_of_memory
 from saccade.train.progress import choose_reporter
@@ -58,7 +58,12 @@ class Start:
 
 
 def train(
-    config: Config, out: str | Path, *, resume: bool = False, quiet: bool = False
+    config: Config,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+    on_epoch: EpochWatcher | None = None,
 ) -> dict[str, Any]:
     """Train one model and leave a run folder.
 
@@ -67,6 +72,8 @@ def train(
         out: The run folder; it must not hold a run unless `resume` is set.
         resume: Go on from the newest intact checkpoint; start afresh where there is no run yet.
         quiet: Show no progress.
+        on_epoch: Called in every process with each epoch's row of `metrics.jsonl` once it is
+            written; it may raise `Stopped` to end the run.
 
     Returns:
         The summary, as in `summary.json`.
@@ -76,6 +83,7 @@ def train(
         DataError: The data cannot.
         TrainingError: A step was not finite, memory ran out, or the disk is full.
         Preempted: A signal asked to stop; the run is saved and can be resumed.
+        Stopped: `on_epoch` asked to stop.
     """
     set_up_machine(config)
     ranks = connect(config.train.device)
@@ -89,13 +97,19 @@ def train(
         splits = load_splits(config.data)
         _agree(ranks, run, lambda: _prepare(start, config))
         with run.locked() if ranks.is_main else nullcontext():
-            return _train(config, splits, start, ranks, quiet=quiet)
+            return _train(config, splits, start, ranks, quiet=quiet, on_epoch=on_epoch)
     finally:
         ranks.close()
 
 
 def _train(
-    config: Config, splits: Splits, start: Start, ranks: Ranks, *, quiet: bool
+    config: Config,
+    splits: Splits,
+    start: Start,
+    ranks: Ranks,
+    *,
+    quiet: bool,
+    on_epoch: EpochWatcher | None,
 ) -> dict[str, Any]:
     reporter = choose_reporter(is_main=ranks.is_main, quiet=quiet)
     trackers: list[Tracker] = []
@@ -114,6 +128,7 @@ def _train(
             reporter=reporter,
             trackers=trackers,
             stop=stop,
+            on_epoch=on_epoch,
         )
         try:
             return _guarded(trainer, start)
@@ -168,7 +183,7 @@ def _check_same(saved: Config, asked: Config) -> None:
     changes = [
         f"{section}.{key} ({old!r} -> {after[section][key]!r})"
         for section, values in before.items()
-        if isinstance(values, dict)
+        if isinstance(values, dict) and section not in ("search", "tune")
         for key, old in values.items()
         if after[section][key] != old and f"{section}.{key}" not in CHANGEABLE
     ]
@@ -209,6 +224,9 @@ def _guarded(trainer: Trainer, start: Start) -> dict[str, Any]:
         return _fit(trainer, start)
     except Preempted as error:
         _try_status(trainer, "preempted", str(error))
+        raise
+    except Stopped as error:
+        _try_status(trainer, "stopped", str(error))
         raise
     except SaccadeError as error:
         _try_status(trainer, "failed", str(error))
