@@ -5,6 +5,7 @@
     environment.json    versions, hardware, git revision, seed
     metrics.jsonl       one JSON object a line: kind "step", "epoch" or "test"
     status.json         "running", "finished", "failed", "preempted" or "stopped", and where
+    predictions.npz     target, predicted class and confidence of every test image, in their order
     summary.json        the result, fractions and seconds; only a finished run has one
     checkpoints/step-00000123/   whole or not there: written aside, synced, renamed
 
@@ -15,21 +16,27 @@ one cut short is told from an intact one.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from saccade.config import Config, dump_config, load_config
 from saccade.errors import ConfigError
 
-__all__ = ["Checkpoint", "RunFolder", "find_runs"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Checkpoint", "RunFolder", "find_runs", "write_json"]
 
 MANIFEST = "manifest.json"
+PREDICTIONS = "predictions.npz"
 _ASIDE, _TRASH = ".writing-", ".trash-"
 
 
@@ -73,8 +80,9 @@ class RunFolder:
         """Make a new run folder; one that has a run in it already is refused."""
         run = cls(path)
         run.check_free()
-        (run.path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        _write_atomically(run.path / "config.yaml", dump_config(config))
+        run.path.mkdir(parents=True, exist_ok=True)
+        _write_atomically(run.path / "config.yaml", dump_config(config).encode())
+        (run.path / "checkpoints").mkdir(exist_ok=True)
         return run
 
     @classmethod
@@ -92,12 +100,16 @@ class RunFolder:
                 f"--out {str(self.path)!r}: a run is there already; add --resume to go on with "
                 "it, or choose another folder"
             )
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if self.path.exists() and (not self.path.is_dir() or self._holds_something()):
             raise ConfigError(f"--out {str(self.path)!r}: exists and is not an empty folder")
 
     def exists(self) -> bool:
         """Whether a run was started here."""
         return (self.path / "config.yaml").is_file()
+
+    def _holds_something(self) -> bool:
+        """Whether there is more than the half-written config of a process killed at its start."""
+        return any(not f.name.startswith(".config.yaml.") for f in self.path.iterdir())
 
     def config(self) -> Config:
         """The configuration the run was started with."""
@@ -119,6 +131,22 @@ class RunFolder:
         """The result; empty where the run is not finished."""
         return self._read_json("summary.json")
 
+    def predictions(self) -> dict[str, NDArray[Any]]:
+        """`target`, `predicted` (-1 for an image that could not be read) and `confidence`.
+
+        One entry a test image, in the order of the data set; empty where the run has none.
+        """
+        import numpy as np
+
+        path = self.path / PREDICTIONS
+        if not path.exists():
+            return {}
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return dict(arrays)
+        except (ValueError, zipfile.BadZipFile, EOFError) as error:
+            raise ConfigError(f"{str(path)!r} cannot be read: {error}") from None
+
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
         """The rows of `metrics.jsonl`, a last line cut short left out.
 
@@ -136,7 +164,15 @@ class RunFolder:
 
     def write(self, name: str, values: Mapping[str, Any]) -> None:
         """Replace one of the JSON files, atomically."""
-        _write_atomically(self.path / name, json.dumps(values, indent=2, allow_nan=False) + "\n")
+        write_json(self.path / name, values)
+
+    def write_predictions(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write `predictions.npz`, atomically."""
+        import numpy as np
+
+        content = io.BytesIO()
+        np.savez(content, allow_pickle=False, **arrays)
+        _write_atomically(self.path / PREDICTIONS, content.getvalue())
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add a row to `metrics.jsonl`."""
@@ -146,7 +182,7 @@ class RunFolder:
     def rewind_metrics(self, count: int) -> None:
         """Keep the first `count` rows, so that a resumed run does not write the others twice."""
         rows = [json.dumps(row) + "\n" for row in self.metrics()[:count]]
-        _write_atomically(self.path / "metrics.jsonl", "".join(rows))
+        _write_atomically(self.path / "metrics.jsonl", "".join(rows).encode())
 
     def checkpoints(self) -> list[Checkpoint]:
         """The checkpoints, oldest first, intact or not."""
@@ -174,7 +210,8 @@ class RunFolder:
             hashes = {file.name: _sha256(file) for file in sorted(aside.iterdir())}
             for name in hashes:
                 _sync(aside / name)
-            _write_synced(aside / MANIFEST, json.dumps({"step": step, "sha256": hashes}, indent=2))
+            manifest = json.dumps({"step": step, "sha256": hashes}, indent=2)
+            _write_synced(aside / MANIFEST, manifest.encode())
             _sync(aside)
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
@@ -236,6 +273,11 @@ def find_runs(folder: str | Path) -> list[RunFolder]:
     return [RunFolder(file.parent) for file in sorted(Path(folder).rglob("config.yaml"))]
 
 
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Replace a JSON file, atomically."""
+    _write_atomically(path, (json.dumps(values, indent=2, allow_nan=False) + "\n").encode())
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -249,17 +291,17 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _write_synced(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
+def _write_synced(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def _write_atomically(path: Path, content: bytes) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        _write_synced(aside, text)
+        _write_synced(aside, content)
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)

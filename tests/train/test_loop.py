@@ -5,6 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from saccade.data import load_splits, make_loader
 from saccade.errors import ConfigError
 from saccade.runs import RunFolder, find_runs
 from saccade.train import load_model, train
@@ -36,11 +37,58 @@ def test_run_folder_holds_what_the_design_says(finished: Path) -> None:
     assert summary["steps"] == 6 * 7
     assert summary["attention"] == "softmax"
     assert summary["test_accuracy"] == summary[f"test_accuracy_{summary['selected']}"]
+    assert summary["flops"] > 2 * summary["parameters"]
+    assert 50 < summary["peak_memory_mib"] < 10_000
+    slowest = max(row["seconds"] for row in run.metrics("epoch"))
+    assert 0 < summary["seconds_per_epoch"] <= slowest + 0.001
     assert [row["epoch"] for row in run.metrics("epoch")] == [1, 2, 3, 4, 5, 6]
     assert [row["step"] for row in run.metrics("step")] == list(range(5, 43, 5))
     assert len(run.metrics("test")) == 1
     assert [c.step for c in run.checkpoints()] == [40, 42]
     assert find_runs(finished.parent)[0].path == finished
+
+
+def test_predictions_are_those_behind_the_summary(finished: Path) -> None:
+    run = RunFolder(finished)
+    found = run.predictions()
+    assert found["target"].tolist() == load_splits(tiny().data).test.labels.tolist()
+    right = (found["target"] == found["predicted"]).mean()
+    assert right == pytest.approx(run.summary()["test_accuracy"], abs=0)
+    model, info = load_model(run)
+    image = make_loader(
+        load_splits(tiny().data).test,
+        info,
+        batch_size=61,
+        augment=None,
+        seed=0,
+        device="cpu",
+        shuffle=False,
+    )
+    with torch.no_grad():
+        confidence, predicted = model(next(image.epoch(0)).images).softmax(1).max(1)
+    assert found["predicted"].tolist() == predicted.tolist()
+    assert found["confidence"] == pytest.approx(confidence.numpy(), rel=1e-5)
+    assert {name: str(array.dtype) for name, array in found.items()} == {
+        "target": "int32",
+        "predicted": "int32",
+        "confidence": "float32",
+    }
+
+
+def test_missing_and_damaged_predictions(finished: Path, tmp_path: Path) -> None:
+    assert RunFolder(tmp_path).predictions() == {}
+    content = (finished / "predictions.npz").read_bytes()
+    (tmp_path / "predictions.npz").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ConfigError, match=r"predictions.npz' cannot be read"):
+        RunFolder(tmp_path).predictions()
+
+
+def test_folder_left_by_a_kill_before_the_config_is_free(tmp_path: Path) -> None:
+    (tmp_path / ".config.yaml.4711").write_text("model:")
+    RunFolder(tmp_path).check_free()
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(ConfigError, match="not an empty folder"):
+        RunFolder(tmp_path).check_free()
 
 
 def test_same_seed_same_bits_other_seed_other_bits(finished: Path, tmp_path: Path) -> None:

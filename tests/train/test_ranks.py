@@ -42,7 +42,8 @@ def evaluate_on_ranks(out: Path, environment: dict[str, str]) -> None:
     found = evaluate(model, loader, num_classes=10, ranks=ranks)
     counts = [found.correct, found.correct_top5, found.count, found.confusion.tolist()]
     path = out.parent / f"counts-{ranks.world_size}-{ranks.rank}.json"
-    path.write_text(json.dumps([*counts, found.bin_counts.tolist()]))
+    predictions = [found.predictions[name].tolist() for name in ("target", "predicted")]
+    path.write_text(json.dumps([*counts, found.bin_counts.tolist(), *predictions]))
     ranks.close()
 
 
@@ -68,6 +69,8 @@ def test_one_two_and_three_ranks_count_the_same(finished: Path) -> None:
             counts.append(json.loads(path.read_text()))
     assert len(counts) == 6
     assert counts[0][2] == 61
+    assert counts[0][-2] == load_splits(tiny().data).test.labels.tolist()
+    assert counts[0][-1] == RunFolder(finished).predictions()["predicted"].tolist()
     assert all(found == counts[0] for found in counts)
 
 

@@ -1,7 +1,7 @@
 """Evaluation as exact integer counts, the same on any number of processes.
 
 Accuracy is a ratio of two integers that are summed over batches and ranks; rows that only pad a
-batch (`valid` is False) count nowhere.
+batch (`valid` is False) count nowhere. Every image's prediction is kept, in the order of the split.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from saccade.train.distributed import Ranks
@@ -19,6 +21,10 @@ from saccade.train.distributed import Ranks
 __all__ = ["Evaluation", "evaluate"]
 
 CALIBRATION_BINS = 15
+
+
+Seen = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+"""A batch's index, valid, targets, predicted classes and confidences, each (B,)."""
 
 
 class EpochSource(Protocol):
@@ -41,6 +47,8 @@ class Evaluation:
         bin_counts: Images by confidence of the prediction, in equal bins.
         bin_correct: Right ones among them.
         bin_confidence: Sums of their confidences.
+        predictions: `target` and `predicted` (int32) and `confidence` (float32), one entry an
+            image of the split; `predicted` is -1 for an image that could not be read.
         seconds: Time it took.
     """
 
@@ -52,6 +60,7 @@ class Evaluation:
     bin_counts: Tensor
     bin_correct: Tensor
     bin_confidence: Tensor
+    predictions: dict[str, NDArray[Any]]
     seconds: float
 
     @property
@@ -107,6 +116,7 @@ def evaluate(
     confusion = torch.zeros(num_classes**2, dtype=torch.int64, device=ranks.device)
     bins = torch.zeros(2, CALIBRATION_BINS, dtype=torch.int64, device=ranks.device)
     sums = torch.zeros(1 + CALIBRATION_BINS, dtype=torch.float64, device=ranks.device)
+    seen: list[Seen] = []
     for batch in loader.epoch(0):
         with torch.autocast(ranks.device.type, autocast, enabled=autocast is not None):
             logits = model(batch.images).float()  # (B, K)
@@ -122,6 +132,7 @@ def evaluate(
         bins[1].index_add_(0, place, right)
         sums[0] += (loss * valid).sum()
         sums[1:].index_add_(0, place, confidence.double() * valid)
+        seen.append((batch.index, batch.valid, batch.targets, predicted, confidence))
     model.train(was_training)
     correct, correct_top5, count = ranks.sum(counts).tolist()
     confusion, bins, sums = ranks.sum(confusion).cpu(), ranks.sum(bins).cpu(), ranks.sum(sums).cpu()
@@ -134,5 +145,29 @@ def evaluate(
         bin_counts=bins[0],
         bin_correct=bins[1],
         bin_confidence=sums[1:],
+        predictions=_in_order(seen, ranks),
         seconds=time.perf_counter() - start,
     )
+
+
+def _in_order(seen: list[Seen], ranks: Ranks) -> dict[str, NDArray[Any]]:
+    """The predictions of all processes, each at its image's place in the split.
+
+    Every image is valid in one place of one process, so a sum over processes is a merge.
+    """
+    index, valid, targets, predicted, confidence = (
+        torch.cat([batch[column] for batch in seen]) for column in range(5)
+    )
+    (size,) = ranks.highest(int(index.max()) + 1)
+    places = index[valid]
+    classes = torch.zeros(2, size, dtype=torch.int32, device=index.device)
+    classes[0, places] = targets[valid].int() + 1
+    classes[1, places] = predicted[valid].int() + 1  # 0 stays where no image was read
+    sureness = torch.zeros(size, device=index.device)
+    sureness[places] = confidence[valid].float()
+    target, chosen = ranks.sum(classes).cpu().numpy() - np.int32(1)
+    return {
+        "target": target,
+        "predicted": chosen,
+        "confidence": ranks.sum(sureness).cpu().numpy(),
+    }

@@ -10,18 +10,20 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from signal import SIGINT
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from saccade.config import Config
 from saccade.data import Loader, Split, Splits, make_loader
 from saccade.errors import ConfigError, Preempted, TrainingError
+from saccade.models import VisionTransformer, count_flops
 from saccade.runs import Checkpoint, RunFolder
 from saccade.train import checkpoint
 from saccade.train.build import build_model
 from saccade.train.distributed import Ranks
 from saccade.train.evaluation import Evaluation, evaluate
+from saccade.train.memory import peak_memory_mib, start_peak_memory
 from saccade.train.progress import Reporter
 from saccade.train.schedules import learning_rate_factor
 from saccade.train.step import Stepper
@@ -65,6 +67,7 @@ class Trainer:
         self.config, self.splits, self.run, self.ranks = config, splits, run, ranks
         self.reporter, self.trackers, self.stop = reporter, trackers, stop
         self.on_epoch = on_epoch
+        start_peak_memory(ranks.device)
         self.train_loader = self._train_loader()
         self.val_loader = self._eval_loader(splits.val)
         torch.manual_seed(config.run.seed)
@@ -72,6 +75,7 @@ class Trainer:
         if config.train.grad_checkpointing:
             network.set_grad_checkpointing(True)  # type: ignore[operator]
         self.attention = network.config.attention  # type: ignore[union-attr]
+        self.flops = sum(count_flops(cast(VisionTransformer, network)).values())
         self.parameters = sum(p.numel() for p in network.parameters())
         self.stepper = Stepper(network, config, ranks)
         self.at = checkpoint.Position()
@@ -193,7 +197,12 @@ class Trainer:
         if test is not None:
             counts = {"correct": test.correct, "count": test.count}
             self._write_row(kind="test", accuracy=test.accuracy, loss=test.loss, **counts)
+            if self.ranks.is_main:
+                self.run.write_predictions(test.predictions)
         epochs = self.ranks.from_main(self.run.metrics("epoch"))
+        speeds = [row["img_per_s"] for row in epochs]
+        img_per_s = statistics.median(speeds[1:] or speeds)  # the first epoch warms up
+        images = len(self.train_loader) * self.config.train.batch_size
         self._tick()
         return {
             "test_accuracy": test.accuracy if test else None,
@@ -208,8 +217,11 @@ class Trainer:
             "epochs": self.at.epoch,
             "steps": self.at.step,
             "seconds": round(self.at.seconds, 2),
-            "img_per_s": statistics.median(row["img_per_s"] for row in epochs),
+            "seconds_per_epoch": round(images / img_per_s, 4),
+            "img_per_s": img_per_s,
+            "peak_memory_mib": peak_memory_mib(self.ranks.device),
             "parameters": self.parameters,
+            "flops": self.flops,
             "model": self.config.model.name,
             "attention": self.attention,
             "dataset": self.splits.info.name,

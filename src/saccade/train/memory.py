@@ -1,13 +1,42 @@
-"""Out of memory: recognise it, and find the batch that fits."""
+"""Memory: how much a run took at most, whether it ran out, and the batch that fits."""
 
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import torch
 from torch import nn
 
-__all__ = ["batch_that_fits", "is_out_of_memory"]
+__all__ = ["batch_that_fits", "is_out_of_memory", "peak_memory_mib", "start_peak_memory"]
+
+MIB = 1 << 20
+_PROCESS = Path("/proc/self")
+
+
+def start_peak_memory(device: torch.device) -> None:
+    """Forget the peak so far."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    try:
+        (_PROCESS / "clear_refs").write_text("5")
+    except OSError:
+        return  # not Linux, or not allowed: the peak is then that of the whole process
+
+
+def peak_memory_mib(device: torch.device) -> float | None:
+    """The most memory since `start_peak_memory`: torch's tensors on a GPU, else the whole process.
+
+    None where the system does not say.
+    """
+    if device.type == "cuda":
+        return round(torch.cuda.max_memory_allocated(device) / MIB, 1)
+    try:
+        lines = (_PROCESS / "status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((round(int(x.split()[1]) / 1024, 1) for x in lines if x.startswith("VmHWM:")), None)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
