@@ -10,9 +10,35 @@ because the part b s + a s^2 of a weight vanishes at s = 0 and the constant part
 import triton
 import triton.language as tl
 
-__all__ = ["head_offset", "load_rows", "pull_back", "row_factors", "row_gradients", "store_rows"]
+__all__ = [
+    "INTERPRETED",
+    "head_offset",
+    "load_rows",
+    "pull_back",
+    "row_factors",
+    "row_gradients",
+    "settle",
+    "store_rows",
+]
 
 NORM_EPS = tl.constexpr(1e-12)
+INTERPRETED: bool = triton.knobs.runtime.interpret
+_COMPILED = tl.constexpr(not INTERPRETED)
+
+
+@triton.jit
+def settle(product):
+    """The product, finished here.
+
+    A product whose only reader is the next step of a loop is left in flight over the loop's edge.
+    With an operand in registers the assembler then takes it piece by piece, each piece waited for
+    (ptxas C7515); a move that it removes keeps it whole.
+    """
+    if _COMPILED:
+        return tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [product], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return product
 
 
 @triton.jit

@@ -18,6 +18,7 @@ from saccade.ops.taylor.triton.blocks import (
     load_rows,
     pull_back,
     row_factors,
+    settle,
     store_rows,
 )
 
@@ -66,7 +67,7 @@ def direct_forward(
             s *= tl.load(lengths_ptr + start + tl.arange(0, BLOCK), mask=inside, other=0.0)[None, :]
         w = s * (a * s + b)
         total += tl.sum(w, axis=1)
-        acc = tl.dot(w.to(DTYPE), v, acc, input_precision=PRECISION)
+        acc = settle(tl.dot(w.to(DTYPE), v, acc, input_precision=PRECISION))
         k_base += BLOCK * kn
         v_base += BLOCK * vn
     count = tl.load(count_ptr + bh // heads)
@@ -116,7 +117,7 @@ def direct_queries(
             ds *= alpha[None, :]
         else:
             ds *= 2 * a * s + b
-        dx = tl.dot(ds.to(DTYPE), k, dx, input_precision=PRECISION)
+        dx = settle(tl.dot(ds.to(DTYPE), k, dx, input_precision=PRECISION))
         k_base += BLOCK * kn
         v_base += BLOCK * vn
     dq, dt = pull_back(dx / keys, raw, factor, NORMALIZE)
@@ -161,9 +162,10 @@ def direct_keys(
             alpha = tl.load(lengths_ptr + row + start, mask=inside, other=0.0)
             s *= alpha[None, :]
             ds *= alpha[None, :]
-        dv = tl.dot((s * (a * s + b)).to(DTYPE), dy, dv, input_precision=PRECISION)
+        w = (s * (a * s + b)).to(DTYPE)
+        dv = settle(tl.dot(w, dy, dv, input_precision=PRECISION))
         ds *= 2 * a * s + b
-        dk = tl.dot(ds.to(DTYPE), x, dk, input_precision=PRECISION)
+        dk = settle(tl.dot(ds.to(DTYPE), x, dk, input_precision=PRECISION))
         q_base += BLOCK * qn
         dy_base += BLOCK * E
     sum_dy = tl.load(sum_dy_ptr + bh.to(tl.int64) * E + wide, mask=wide < E, other=0.0)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from saccade.ops.taylor.triton.blocks import lengths, row_gradients
+from saccade.ops.taylor.triton.blocks import INTERPRETED, lengths, row_gradients
 from saccade.ops.taylor.triton.direct_kernels import (
     direct_forward,
     direct_keys,
@@ -35,7 +35,6 @@ __all__ = [
 Grads = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 # The interpreter, which runs the kernels on a CPU for tests, has no products of bfloat16.
-INTERPRETED: bool = triton.knobs.runtime.interpret
 _TRITON_DTYPE = {
     torch.bfloat16: tl.float32 if INTERPRETED else tl.bfloat16,
     torch.float32: tl.float32,
@@ -161,11 +160,24 @@ def _accumulate(
     """
     tokens, flags, tiles = x.shape[2], _flags(p), _tiles(p)
     flags["MASKED"] = keys and p.key_mask is not None
-    flags["TEMPERED"] = not keys and p.temperature is not None
     scale, over = 1.0 if keys else p.scale, 1 / max(1, p.keys)
     places = (p.heads, tokens, p.dim, p.width)
     strides = (*x.stride(), *w.stride())
+    normalised = p.temperature is not None
+    alpha = p.new(p.batch_heads, tokens, dtype=torch.float32) if normalised else x
 
+    size = blocks_for("moments", max(p.dim, p.width), p.operands)
+    parts, per_split = _splits(tokens, size.block, p.batch_heads)
+    sums = p.new(parts, p.batch_heads, _moments_size(p), dtype=torch.float32)
+    moments[(parts, p.batch_heads)](
+        x, w, x if r is None else r, p.mask_argument, p.temperature_argument, sums, alpha,
+        *places, per_split, *strides, scale, p.a * over, p.b * over, p.c * over,
+        BLOCK=size.block, num_warps=size.warps, num_stages=size.stages,
+        TEMPERED=not keys and normalised, WEIGHTED=r is not None,
+        EVEN=_is_even(p, tokens, per_split), **flags,
+    )  # fmt: skip
+
+    del flags["DP"]
     size = blocks_for("accumulate", max(p.dim, p.width), p.operands)
     group = next(n for n in range(size.rows, 0, -1) if tiles["PAIRS"] % n == 0)
     groups = tiles["PAIRS"] // group
@@ -173,20 +185,10 @@ def _accumulate(
     dtype = p.operands if splits == 1 else torch.float32
     state = p.new(splits, p.batch_heads, tiles["PAIRS"] * 256, p.width, dtype=dtype)
     accumulate[(groups, splits, p.batch_heads)](
-        x, w, p.mask_argument, p.temperature_argument, state, *places, per_split, *strides,
-        scale, p.a * over,
+        x, w, p.mask_argument, alpha, state, *places, per_split, *strides,
+        p.a * over * (1.0 if normalised else scale * scale),
         BLOCK=size.block, GROUP=group, num_warps=size.warps, num_stages=size.stages,
         EVEN=_is_even(p, tokens, per_split), **flags, **tiles,
-    )  # fmt: skip
-
-    size = blocks_for("moments", max(p.dim, p.width), p.operands)
-    parts, per_split = _splits(tokens, size.block, p.batch_heads)
-    sums = p.new(parts, p.batch_heads, _moments_size(p), dtype=torch.float32)
-    moments[(parts, p.batch_heads)](
-        x, w, x if r is None else r, p.mask_argument, p.temperature_argument, sums,
-        *places, per_split, *strides, scale, p.a * over, p.b * over, p.c * over,
-        BLOCK=size.block, num_warps=size.warps, num_stages=size.stages,
-        WEIGHTED=r is not None, EVEN=_is_even(p, tokens, per_split), **flags,
     )  # fmt: skip
     return (
         state[0] if splits == 1 else state.sum(dim=0).to(p.operands),
@@ -219,13 +221,15 @@ def _values(
     tiles, tokens = _tiles(p), x.shape[2]
     hold = tiles["PAIRS"] <= 3 and p.width <= 32
     per_program = _rows_per_program(p, tokens, size.rows, hold)
+    counted = p.key_mask is not None
     values[(triton.cdiv(tokens, per_program), p.batch_heads)](
-        x, p.mask_argument, p.temperature_argument, p.counts() / max(1, p.keys), state, sums,
-        out, sums if total is None else total,
+        x, p.mask_argument, p.temperature_argument,
+        p.counts() / max(1, p.keys) if counted else x,
+        state, sums, out, sums if total is None else total,
         p.heads, tokens, p.dim, p.width, per_program, *x.stride(),
         p.scale if queries else 1.0, p.c, p.floor,
-        ROWS=size.rows, num_warps=size.warps, num_stages=size.stages, HOLD=hold,
-        TEMPERED=queries and p.temperature is not None, DIVIDE=queries,
+        ROWS=size.rows, PART=size.block, num_warps=size.warps, num_stages=size.stages, HOLD=hold,
+        TEMPERED=queries and p.temperature is not None, DIVIDE=queries, COUNTED=counted,
         EVEN=_is_even(p, tokens, size.rows), **flags, **tiles,
     )  # fmt: skip
 
@@ -253,7 +257,8 @@ def _gradients(
         x, y, x if r is None else r, p.mask_argument, p.temperature_argument, turned, sums,
         out, dt, p.heads, tokens, p.dim, p.width, per_program, *x.stride(), *y.stride(),
         p.scale if queries else 1.0,
-        ROWS=size.rows, num_warps=size.warps, num_stages=size.stages, WIDE_TILES=wide_tiles,
+        ROWS=size.rows, PART=size.block, num_warps=size.warps, num_stages=size.stages,
+        WIDE_TILES=wide_tiles,
         TEMPERED=queries and p.temperature is not None, WEIGHTED=queries, HOLD=hold,
         EVEN=_is_even(p, tokens, size.rows), **flags, **tiles,
     )  # fmt: skip

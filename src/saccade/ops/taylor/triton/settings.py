@@ -17,7 +17,8 @@ class Blocks(NamedTuple):
 
     Attributes:
         rows: Rows a program; for `accumulate`, at most how many tile pairs.
-        block: Length of a step of the inner loop.
+        block: Length of a step of the inner loop; for `values` and `gradients`, how many of a tile's 16
+            columns a step takes.
         warps: Warps a program.
         stages: Depth of the software pipeline.
     """
@@ -55,16 +56,16 @@ _HALF: dict[str, dict[int, Blocks]] = {
     },
     "moments": {16: Blocks(0, 128, 4, 2), 64: Blocks(0, 32, 4, 3), 128: Blocks(0, 32, 8, 3)},
     "values": {
-        16: Blocks(64, 0, 4, 3),
-        32: Blocks(64, 0, 4, 3),
-        64: Blocks(128, 0, 4, 2),
-        128: Blocks(128, 0, 8, 2),
+        16: Blocks(64, 16, 4, 3),
+        32: Blocks(64, 16, 4, 3),
+        64: Blocks(128, 16, 8, 2),
+        128: Blocks(128, 8, 8, 2),
     },
     "gradients": {
-        16: Blocks(64, 0, 4, 3),
-        32: Blocks(64, 0, 4, 3),
-        64: Blocks(128, 0, 4, 2),
-        128: Blocks(128, 0, 8, 2),
+        16: Blocks(64, 16, 4, 3),
+        32: Blocks(64, 16, 4, 3),
+        64: Blocks(128, 16, 8, 2),
+        128: Blocks(128, 8, 8, 2),
     },
 }
 
@@ -74,8 +75,8 @@ _SINGLE: dict[str, dict[int, Blocks]] = {
     "direct_keys": {64: Blocks(64, 32, 4, 2), 128: Blocks(64, 32, 8, 1)},
     "accumulate": {64: Blocks(1, 32, 8, 2), 128: Blocks(1, 32, 8, 1)},
     "moments": {64: Blocks(0, 32, 4, 2), 128: Blocks(0, 32, 8, 1)},
-    "values": {64: Blocks(64, 0, 8, 1), 128: Blocks(64, 0, 8, 1)},
-    "gradients": {64: Blocks(64, 0, 8, 1), 128: Blocks(64, 0, 8, 1)},
+    "values": {64: Blocks(64, 16, 8, 1), 128: Blocks(64, 16, 8, 1)},
+    "gradients": {64: Blocks(64, 16, 8, 1), 128: Blocks(64, 16, 8, 1)},
 }
 
 
