@@ -47,6 +47,7 @@ __all__ = [
     "make_config",
     "recipe_text",
     "with_overrides",
+    "with_values",
 ]
 
 CONFIG_VERSION = 1
@@ -139,6 +140,14 @@ def with_overrides(config: Config, overrides: Iterable[str]) -> Config:
     return make_config(values)
 
 
+def with_values(config: Config, changes: Mapping[str, Any]) -> Config:
+    """A copy of the configuration with other values, by their dotted keys."""
+    values = config.model_dump(mode="json")
+    for key, value in changes.items():
+        _set(values, key.split("."), value, source=key)
+    return make_config(values)
+
+
 def dump_config(config: Config) -> str:
     """The whole configuration as YAML, defaults written out; no `tune` without a `search`."""
     unused = set() if config.search else {"search", "tune"}
@@ -191,12 +200,17 @@ def _apply(values: dict[str, Any], override: str) -> None:
         raise ConfigError(f"override {override!r}: {text!r} is not a YAML value") from None
     if len(parts) == 1 and parts[0] != "version":
         raise ConfigError(f"override {override!r}: wants section.key=value{_hint(parts[0])}")
-    for part in parts[:-1]:
+    _set(values, parts, value, source=f"override {override!r}")
+
+
+def _set(values: dict[str, Any], path: list[str], value: Any, *, source: str) -> None:
+    """Put a value at a path of nested dictionaries, which are copied on the way."""
+    for part in path[:-1]:
         inner = values.get(part)
         if inner is not None and not isinstance(inner, dict):
-            raise ConfigError(f"override {override!r}: {part!r} is a value, not a section")
+            raise ConfigError(f"{source}: {part!r} is a value, not a section")
         values[part] = values = dict(inner or {})
-    values[parts[-1]] = value
+    values[path[-1]] = value
 
 
 def _key_paths() -> Iterator[str]:

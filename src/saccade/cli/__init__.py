@@ -25,6 +25,7 @@ COMMANDS = {
     "train": "Train a model and leave a run folder.",
     "evaluate": "Measure a run's model on its validation or test set.",
     "predict": "Classify images with a run's model.",
+    "tune": "Search a recipe's settings by validation accuracy.",
     "list": "List models, attentions, datasets or recipes.",
     "bench": "Measure attention and models beside their peers.",
     "data": "Fetch and check data sets.",

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from saccade.cli.tables import print_table
+
 if TYPE_CHECKING:
     import torch
 
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from saccade.bench.model_plan import ModelPlan
     from saccade.bench.presets import Preset
     from saccade.bench.results import AttentionResult, Row
-    from saccade.bench.tables import Table
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
@@ -193,7 +194,7 @@ def _finish_models(
     else:
         for table in (result.table(), targets):
             if table is not None:
-                _print_table(table)
+                print_table(table.title, table.columns, table.lines)
     if out is not None:
         _say_written(write_model(result, targets, out, hardware_slug(device)))
     if not result.complete:
@@ -252,24 +253,9 @@ def _show_attention(result: AttentionResult, plan: Preset, *, as_json: bool) -> 
     if plan.targets:
         tables.append(verdict_table(judge(result, plan.targets)))
     for table in tables:
-        _print_table(table)
+        print_table(table.title, table.columns, table.lines)
     for remark in dict.fromkeys(f"{r.mechanism}: {r.reason}" for r in result.rows if r.reason):
         typer.echo(remark)
-
-
-def _print_table(table: Table) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as RichTable
-
-    shown = RichTable(title=table.title, title_justify="left", box=box.SIMPLE, pad_edge=False)
-    for i, column in enumerate(table.columns):
-        shown.add_column(column, no_wrap=True, justify="left" if i == 0 else "right")
-    for line in table.lines:
-        shown.add_row(*line)
-    console = Console()
-    # Into a pipe or a file a table may be as wide as it likes.
-    (console if console.is_terminal else Console(width=200)).print(shown)
 
 
 def _write_attention(result: AttentionResult, plan: Preset, out: Path) -> None:

@@ -1,0 +1,1 @@
+"""Many runs: comparisons, and searches for settings."""

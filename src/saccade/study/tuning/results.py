@@ -1,0 +1,120 @@
+"""What a search found: every trial as JSON, the best one as a recipe, what mattered."""
+
+from __future__ import annotations
+
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saccade.config import Config, dump_config, with_values
+from saccade.runs import RunFolder
+from saccade.study.tuning.folder import METRICS, TuningFolder
+from saccade.version import __version__
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial
+
+__all__ = ["collect", "write_results"]
+
+VERSION = 1
+STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
+FEWEST_FOR_IMPORTANCE = 4
+
+
+def write_results(folder: TuningFolder, study: optuna.Study) -> str:
+    """Write `results.json` and `best.yaml`; the caller holds the claim on the study.
+
+    Returns:
+        The best so far, in words to append to a line.
+    """
+    results = collect(folder, study)
+    RunFolder(folder.path).write("results.json", results)
+    best = results["best"]
+    if best is None:
+        return ""
+    _write_best(folder, results)
+    return f"; best so far {best['value']:.4f}, trial {best['number']}"
+
+
+def collect(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
+    """All that `results.json` says."""
+    settings = folder.settings()
+    trials = study.get_trials(deepcopy=False)
+    rows = [_row(folder, trial) for trial in trials]
+    ended = [row for row in rows if row["state"] in STATES.values()]
+    done = [row for row in rows if row["state"] == "complete"]
+    sign = 1 if METRICS[settings.metric] == "maximize" else -1
+    best = max(done, key=lambda row: sign * row["value"], default=None)
+    return {
+        "version": VERSION,
+        "kind": "tune",
+        "recipe": settings.recipe,
+        "metric": settings.metric,
+        "direction": METRICS[settings.metric],
+        "sampler": folder.base().tune.sampler,
+        "pruner": folder.base().tune.pruner,
+        "trials_wanted": settings.trials,
+        "complete": len(ended) == len(rows) and bool(rows),
+        "best": best,
+        "importance": _importance(study, len(done)),
+        "trials": rows,
+    }
+
+
+def _row(folder: TuningFolder, trial: FrozenTrial) -> dict[str, Any]:
+    run = folder.run(trial.number)
+    outcome = str(trial.user_attrs.get("outcome", ""))
+    state = STATES.get(trial.state.name, "running")
+    epochs = run.metrics("epoch")
+    seconds = run.summary().get("seconds", sum(row["seconds"] for row in epochs))
+    return {
+        "number": trial.number,
+        "state": state,
+        "value": trial.value if state != "running" else None,
+        "params": trial.params,
+        "epochs": len(epochs),
+        "seconds": round(seconds, 2),
+        "reason": outcome.removeprefix("failed: ") if state != "complete" else "",
+        "curve": [v if isfinite(v) else None for _, v in sorted(trial.intermediate_values.items())],
+        "run": str(run.path.relative_to(folder.path)),
+    }
+
+
+def _importance(study: optuna.Study, done: int) -> dict[str, float] | None:
+    """Each key's share of what made trials differ (PED-ANOVA); None where there is too little."""
+    from optuna.importance import get_param_importances
+
+    if done < FEWEST_FOR_IMPORTANCE:
+        return None
+    try:
+        return {key: round(value, 4) for key, value in get_param_importances(study).items()}
+    except (ValueError, RuntimeError):  # all trials had the same value, or the same draws
+        return None
+
+
+def _write_best(folder: TuningFolder, results: dict[str, Any]) -> None:
+    best = results["best"]
+    base = folder.base()
+    path = folder.path / "best.yaml"
+    run = folder.run(best["number"])
+    config = with_values(run.config(), {"run.test": base.run.test})
+    aside = path.with_name(".best.yaml")
+    aside.write_text(_header(results, path, config) + dump_config(config), encoding="utf-8")
+    aside.replace(path)
+
+
+def _header(results: dict[str, Any], path: Path, config: Config) -> str:
+    best = results["best"]
+    ended = sum(row["state"] != "running" for row in results["trials"])
+    found = ", ".join(f"{key}={value}" for key, value in best["params"].items())
+    return (
+        f"# Found by `saccade tune {results['recipe']}` (saccade {__version__}): the best of "
+        f"{ended} trials.\n"
+        f"# It is the best of many looks at one set of validation images, so its value flatters "
+        f"it;\n# the test images were not used.\n#\n"
+        f"# command:   saccade train {path} --out runs/best\n"
+        f"# trial:     {best['number']}, {config.train.epochs} epochs, {best['seconds']} s\n"
+        f"# value:     {results['metric']} {best['value']:.4f}\n"
+        f"# found:     {found}\n"
+    )

@@ -1,0 +1,70 @@
+"""Several workers on one machine, each a process of its own that would also run on another."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+from saccade.errors import Preempted
+from saccade.train.stops import Interrupted, stop_signals
+
+__all__ = ["WORKER", "run_workers", "watch_parent"]
+
+WORKER = "SACCADE_WORKER"
+"""Environment variable that holds a worker's index."""
+
+POLL_S = 0.1
+
+
+def run_workers(module: str, arguments: Sequence[str], jobs: int) -> list[int]:
+    """Run `python -m module arguments` in `jobs` processes and wait for them.
+
+    Each has its share of the CPU's threads, and its index in the environment. SIGTERM and Ctrl-C
+    are passed on as SIGTERM; the workers save and leave.
+
+    Returns:
+        The exit codes; negative ones are signals.
+
+    Raises:
+        Preempted: A signal asked to stop, and all workers have.
+    """
+    threads = max(1, len(os.sched_getaffinity(0)) // jobs)
+    command = [sys.executable, "-m", module, *arguments]
+    with stop_signals() as stop:
+        workers = [
+            subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                env={"OMP_NUM_THREADS": str(threads), **os.environ, WORKER: str(index)},
+                process_group=0,
+            )
+            for index in range(jobs)
+        ]
+        told = False
+        while any(worker.poll() is None for worker in workers):
+            if stop.signal and not told:
+                told = True
+                for worker in workers:
+                    worker.terminate()
+            time.sleep(POLL_S)
+    if told:
+        kind = Interrupted if stop.signal == signal.SIGINT else Preempted
+        raise kind("all workers stopped and saved; go on with --resume")
+    return [worker.returncode for worker in workers]
+
+
+def watch_parent() -> None:
+    """Have this worker asked to stop, as by SIGTERM, when the process that started it is gone."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
