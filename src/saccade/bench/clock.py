@@ -14,7 +14,7 @@ import torch
 
 from saccade.bench.results import Timing
 
-__all__ = ["summarise", "time_calls"]
+__all__ = ["repeat_ms", "summarise", "time_calls"]
 
 MOST_REPEATS = 100
 LEAST_REPEATS = 3
@@ -36,11 +36,16 @@ def time_calls(
     if estimate < seconds / 4:
         estimate = _once(call, device)
     repeats = max(LEAST_REPEATS, min(MOST_REPEATS, int(seconds / max(estimate, 1e-9))))
-    if device.type == "cuda":
-        return summarise(_cuda_times_ms(call, device, repeats))
     # A long call that is warm already is too dear to be thrown away.
-    times = [estimate] if warm and estimate > seconds else []
-    return summarise([1e3 * t for t in (*times, *_wall_times(call, device, repeats - len(times)))])
+    kept = [1e3 * estimate] if warm and estimate > seconds and device.type != "cuda" else []
+    return summarise([*kept, *repeat_ms(call, device, repeats - len(kept))])
+
+
+def repeat_ms(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
+    """Milliseconds of so many warm calls, one after the other."""
+    if device.type == "cuda":
+        return _cuda_times_ms(call, device, repeats)
+    return [1e3 * _once(call, device) for _ in range(repeats)]
 
 
 def summarise(times_ms: Sequence[float]) -> Timing:
@@ -57,10 +62,6 @@ def _once(call: Callable[[], object], device: torch.device) -> float:
     call()
     _wait(device)
     return time.perf_counter() - start
-
-
-def _wall_times(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
-    return [_once(call, device) for _ in range(repeats)]
 
 
 def _wait(device: torch.device) -> None:

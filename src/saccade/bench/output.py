@@ -14,7 +14,7 @@ from saccade.bench.tables import Table, as_markdown
 from saccade.bench.targets import Verdict
 from saccade.errors import ConfigError
 
-__all__ = ["check_folder", "write_attention", "write_model"]
+__all__ = ["check_folder", "result_stem", "write_attention", "write_model"]
 
 
 def check_folder(folder: Path) -> None:
@@ -27,7 +27,7 @@ def check_folder(folder: Path) -> None:
         raise ConfigError(f"--out {folder}: the folder cannot be written to; give another")
 
 
-def _stem(folder: Path, theme: str, hardware: str, *, complete: bool) -> Path:
+def result_stem(folder: Path, theme: str, hardware: str, *, complete: bool) -> Path:
     """The path of result files without their ending; an interrupted run gets its own."""
     partial = "" if complete else "_partial"
     return folder / f"{theme}_{hardware}_{datetime.now(UTC):%Y%m}{partial}"
@@ -37,7 +37,7 @@ def write_attention(
     result: AttentionResult, verdicts: Sequence[Verdict], folder: Path, hardware: str
 ) -> list[Path]:
     """Write JSON, Markdown and plots."""
-    path = _stem(folder, "attention", hardware, complete=result.complete)
+    path = result_stem(folder, "attention", hardware, complete=result.complete)
     figures = draw(result, path)
     written = [path.with_suffix(".json"), path.with_suffix(".md"), *figures]
     written[0].write_text(result.to_json())
@@ -50,7 +50,7 @@ def write_model(
     result: ModelResult, targets: Table | None, folder: Path, hardware: str
 ) -> list[Path]:
     """Write JSON and Markdown."""
-    path = _stem(folder, "model", hardware, complete=result.complete)
+    path = result_stem(folder, "model", hardware, complete=result.complete)
     written = [path.with_suffix(".json"), path.with_suffix(".md")]
     written[0].write_text(result.to_json())
     written[1].write_text(result.as_markdown(targets))

@@ -1,7 +1,7 @@
-"""`python -m saccade.bench.probe KIND REQUEST`: peak memory of one call in a fresh process.
+"""`python -m saccade.bench.probe KIND`: peak memory of calls in a fresh process.
 
-KIND is `attention` or `model`, REQUEST the JSON of what to run; the answer is a line of JSON. A
-small call first lets torch load and allocate what it keeps for good.
+KIND is `attention` or `model`; stdin has a JSON list of what to run, and each request is answered
+with a line of JSON. A small call first lets torch load and allocate what it keeps for good.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ def _model(request: Mapping[str, Any]) -> Callable[[], object]:
 
 
 def main() -> None:
-    """Answer one request."""
-    kind, request = sys.argv[1], json.loads(sys.argv[2])
-    if request.get("threads") is not None:
-        torch.set_num_threads(request["threads"])
-    call = {"attention": _attention, "model": _model}[kind](request)
-    sys.stdout.write(json.dumps({"peak_extra_mib": resident_peak_mib(call)}) + "\n")
+    """Answer the requests, in their order."""
+    make = {"attention": _attention, "model": _model}[sys.argv[1]]
+    for request in json.load(sys.stdin):
+        if request.get("threads") is not None:
+            torch.set_num_threads(request["threads"])
+        peak = resident_peak_mib(make(request))
+        sys.stdout.write(json.dumps({"peak_extra_mib": peak}) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from saccade.bench.crossover import softmax_crossovers
 from saccade.bench.results import AttentionResult, Row
 from saccade.bench.targets import Verdict
 
-__all__ = ["Table", "as_markdown", "markdown_table", "number", "summaries", "verdict_table"]
+__all__ = [
+    "Table",
+    "as_markdown",
+    "markdown_table",
+    "number",
+    "provenance",
+    "summaries",
+    "verdict_table",
+]
 
 COLUMNS = (
     "D",
@@ -126,19 +134,25 @@ def _remark(row: Row) -> tuple[str, ...]:
 
 def _heading(result: AttentionResult) -> str:
     facts, roof = result.environment, result.roof
-    versions = ", ".join(f"{k} {v}" for k, v in facts["packages"].items() if v is not None)
     state = "" if result.complete else "\n**Interrupted: these are the rows it got to.**\n"
     return (
-        f"# Attention on {facts['device_name']}\n\n"
-        f"`{facts['command']}`, {facts['time'][:10]}, {facts['threads']} CPU threads, {versions}, "
-        f"Python {facts['python']}, driver {facts['driver']}, CUDA {facts['cuda']}, "
-        f"revision {facts['git_revision']}.\n\n"
+        f"# Attention on {facts['device_name']}\n\n{provenance(facts)}\n\n"
         "Medians of repeated calls after a warm-up, with the 20th and 80th percentile. `training` "
         "is forward and backward. `x softmax` is against the fastest softmax of the same shape in "
         "this run. The roof, measured in this run: "
         f"{number(roof.matmul_tflops)} TFLOP/s of matrix products, "
         f"{number(roof.copy_gb_per_s)} GB/s of copies. Errors are relative, against float64; "
         "allowed is twice the plain formula's in the same dtype.\n" + state
+    )
+
+
+def provenance(facts: Mapping[str, Any]) -> str:
+    """The command, the day, the versions and the revision, in a sentence."""
+    versions = ", ".join(f"{k} {v}" for k, v in facts["packages"].items() if v is not None)
+    return (
+        f"`{facts['command']}`, {facts['time'][:10]}, {facts['threads']} CPU threads, {versions}, "
+        f"Python {facts['python']}, driver {facts['driver']}, CUDA {facts['cuda']}, "
+        f"revision {facts['git_revision']}."
     )
 
 
