@@ -3,6 +3,7 @@
     config.yaml         the resolved configuration
     dataset.json        classes, image size, mean and std of the data it was trained on
     environment.json    versions, hardware, git revision, seed
+    initial.json        which weights it was given to start from, where it was given any
     metrics.jsonl       one JSON object a line: kind "step", "epoch" or "test"
     status.json         "running", "finished", "failed", "preempted" or "stopped", and where
     predictions.npz     target, predicted class and confidence of every test image, in their order
@@ -122,6 +123,10 @@ class RunFolder:
     def environment(self) -> dict[str, Any]:
         """Where the run was started and resumed."""
         return self._read_json("environment.json")
+
+    def initial(self) -> dict[str, Any]:
+        """The weights the run was given to start from; empty where it was given none."""
+        return self._read_json("initial.json")
 
     def status(self) -> dict[str, Any]:
         """The state and position last written."""

@@ -72,6 +72,8 @@ class DataConfig(Section):
         val_fraction: Part of the training set held out; 0 trains on all of it.
         split_seed: Seed of that split, apart from `run.seed` so that seeds share one split.
         num_train: Use only so many training images, validation included.
+        folds: Cut the training set into so many stratified parts, by `split_seed`, ...
+        fold: ... of which this one is tested on instead of the test set, and not trained on.
     """
 
     name: str = "digits"
@@ -84,6 +86,16 @@ class DataConfig(Section):
     max_bad_images: CountOrZero = 10
     num_train: Count | None = None
     num_test: Count | None = None
+    folds: Annotated[int, Field(ge=2)] | None = None
+    fold: CountOrZero | None = None
+
+    @model_validator(mode="after")
+    def _fold_is_one_of_folds(self) -> DataConfig:
+        if (self.fold is None) != (self.folds is None):
+            raise ValueError(f"folds={self.folds} with fold={self.fold}: give both or neither")
+        if self.fold is not None and self.folds is not None and self.fold >= self.folds:
+            raise ValueError(f"fold={self.fold}: wants 0 <= fold < folds={self.folds}")
+        return self
 
 
 class AugmentConfig(Section):

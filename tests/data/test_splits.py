@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from saccade.config import DataConfig
 from saccade.data import list_datasets, load_splits, stratified_split
-from saccade.data.splits import channel_statistics, stratified_subset
+from saccade.data.splits import channel_statistics, stratified_fold, stratified_subset
 from saccade.errors import ConfigError, DataError, UnknownNameError
 
 LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=200).map(torch.tensor)
@@ -111,3 +111,49 @@ def test_the_table_lists_every_set() -> None:
     assert set(list_datasets()) == {
         *("cifar10", "cifar100", "digits", "fashion_mnist", "folder", "mnist", "shapes"),
     }
+
+
+@given(labels=LABELS, folds=st.integers(2, 6), seed=st.integers(0, 1 << 40))
+@settings(max_examples=60, deadline=None)
+def test_folds_are_a_partition_that_keeps_proportions(
+    labels: torch.Tensor, folds: int, seed: int
+) -> None:
+    folds = min(folds, len(labels))
+    parts = [stratified_fold(labels, folds, fold, seed) for fold in range(folds)]
+    assert torch.cat([held for _, held in parts]).sort().values.tolist() == [*range(len(labels))]
+    for kept, held in parts:
+        assert sorted(kept.tolist() + held.tolist()) == list(range(len(labels)))
+        assert abs(len(held) - len(labels) / folds) < 1
+        for label in labels.unique():
+            inside, size = (int((x == label).sum()) for x in (labels[held], labels))
+            assert abs(inside - size / folds) < 1
+
+
+def test_a_fold_takes_the_place_of_the_test_set_which_stays_untouched() -> None:
+    whole = load_splits(DataConfig(val_fraction=0))
+    test_images = {image.numpy().tobytes() for image in whole.test.images}
+    seen: list[bytes] = []
+    for fold in range(5):
+        splits = load_splits(DataConfig(folds=5, fold=fold))
+        assert len(splits.train) + len(splits.val) + len(splits.test) == len(whole.train)
+        seen += [image.numpy().tobytes() for image in splits.test.images]
+    assert sorted(seen) == sorted(image.numpy().tobytes() for image in whole.train.images)
+    assert len(test_images & set(seen)) < 5  # digits has a few twins
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"folds": 5}, "give both or neither"),
+        ({"fold": 0}, "give both or neither"),
+        ({"folds": 5, "fold": 5}, "0 <= fold < folds=5"),
+    ],
+)
+def test_half_a_fold_is_refused(values: dict[str, int], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        DataConfig(**values)
+
+
+def test_more_folds_than_images_are_refused() -> None:
+    with pytest.raises(DataError, match="folds=9 is more than the 4 training images"):
+        stratified_fold(torch.zeros(4, dtype=torch.int64), 9, 0, 0)

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.layers import (
@@ -323,3 +323,45 @@ def test_create_core_without_a_layer():
     core = create_core("performer_gelu", 2, 8, options={"num_features": 16})
     q = torch.randn(1, 2, 5, 8)
     assert core(q, q, q).shape == (1, 2, 5, 8)
+
+
+@torch.no_grad()
+def relative_error(core: AttentionCore, q: Tensor, k: Tensor, v: Tensor) -> float:
+    exact = core.softmax_counterpart(q, k, v, key_mask=None)
+    assert exact is not None
+    return float((core.attend(q, k, v, key_mask=None) - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("name", ["taylor", "taylorshift"])
+def test_taylor_nears_its_softmax_as_scores_shrink(name: str) -> None:
+    torch.manual_seed(0)
+    core = create_core(name, 2, 16)
+    q, k, v = torch.randn(3, 2, 2, 50, 16)
+    errors = []
+    for size in (1.0, 0.5, 0.25):
+        if name == "taylorshift":
+            core.temperature.data.fill_(4 * size)
+        errors.append(relative_error(core, q * size, k, v))
+    assert errors[0] > 2 * errors[1] > 4 * errors[2] > 0
+
+
+def test_favor_nears_softmax_with_more_features() -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 2, 50, 16)
+    few, many = (
+        relative_error(
+            create_core("performer", 2, 16, options={"num_features": m}), q / 2, k / 2, v
+        )
+        for m in (16, 1024)
+    )
+    assert many < few / 3
+
+
+def test_only_approximations_have_a_counterpart() -> None:
+    q, k, v = torch.randn(3, 1, 2, 5, 16)
+    approximate = {
+        name
+        for name in list_attentions()
+        if create_core(name, 2, 16).softmax_counterpart(q, k, v, key_mask=None) is not None
+    }
+    assert approximate == {"taylor", "taylorshift", "performer"}

@@ -22,7 +22,7 @@ from saccade.data.splits import (
     Splits,
     channel_statistics,
     divide,
-    limited,
+    limit_and_fold,
 )
 from saccade.errors import ConfigError, DataError
 from saccade.registry import Registry
@@ -77,8 +77,7 @@ def split_arrays(arrays: Arrays, config: DataConfig) -> Splits:
 
 def hold_out(train: Split, test: Split, names: tuple[str, ...], config: DataConfig) -> Splits:
     """Take the subsets asked for, hold out validation and measure what is left to train on."""
-    test = limited(test, config.num_test, config.split_seed)
-    train = limited(train, config.num_train, config.split_seed)
+    train, test = limit_and_fold(train, test, config)
     train, val = divide(train, config.val_fraction, config.split_seed)
     sample = _sample(train)
     mean, std = channel_statistics(sample)

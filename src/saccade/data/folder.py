@@ -32,7 +32,7 @@ from saccade.data.splits import (
     Splits,
     channel_statistics,
     divide,
-    limited,
+    limit_and_fold,
 )
 from saccade.errors import ConfigError, DataError
 
@@ -91,8 +91,7 @@ def load_folder(config: DataConfig) -> Splits:
     train = parts["train"]
     if "test" not in parts:
         train, parts["test"] = divide(train, TEST_FRACTION, TEST_SEED)
-    test = limited(parts["test"], config.num_test, config.split_seed)
-    train = limited(train, config.num_train, config.split_seed)
+    train, test = limit_and_fold(train, parts["test"], config)
     if "val" in parts:
         val = parts["val"]
     else:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from saccade.config import DataConfig
 from saccade.data.randomness import Purpose, make_key, permutation
 from saccade.errors import DataError
 
@@ -22,8 +23,9 @@ __all__ = [
     "Splits",
     "channel_statistics",
     "divide",
-    "limited",
+    "limit_and_fold",
     "select",
+    "stratified_fold",
     "stratified_split",
     "stratified_subset",
 ]
@@ -149,7 +151,31 @@ def divide(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
     return select(split, kept), select(split, held)
 
 
-def limited(split: Split, count: int | None, seed: int) -> Split:
+def stratified_fold(labels: Tensor, folds: int, fold: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Positions outside and inside one of `folds` parts that hold every class alike.
+
+    The parts of one seed do not overlap and cover everything. Their sizes, and those of each class
+    in them, differ by at most one.
+    """
+    if folds > len(labels):
+        raise DataError(f"folds={folds} is more than the {len(labels)} training images")
+    order = permutation(make_key(seed, 0, Purpose.SPLIT), len(labels))
+    dealt = order[torch.argsort(labels[order], stable=True)]  # class by class
+    inside = torch.zeros(len(labels), dtype=torch.bool)
+    inside[dealt[fold::folds]] = True
+    return torch.nonzero(~inside).flatten(), torch.nonzero(inside).flatten()
+
+
+def limit_and_fold(train: Split, test: Split, config: DataConfig) -> tuple[Split, Split]:
+    """The subsets asked for; with a fold, that part of the training set in the test set's place."""
+    train = _limited(train, config.num_train, config.split_seed)
+    if config.folds is None or config.fold is None:
+        return train, _limited(test, config.num_test, config.split_seed)
+    kept, held = stratified_fold(train.labels, config.folds, config.fold, config.split_seed)
+    return select(train, kept), select(train, held)
+
+
+def _limited(split: Split, count: int | None, seed: int) -> Split:
     """At most `count` samples of a split, all classes in proportion; all of them for None."""
     if count is None:
         return split

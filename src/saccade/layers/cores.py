@@ -72,6 +72,13 @@ class AttentionCore(nn.Module, ABC):
     def flops(self, num_tokens: int) -> int:
         """FLOPs of matrix products for one sample, all heads, a multiply-add counted as 2."""
 
+    def softmax_counterpart(
+        self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None
+    ) -> Tensor | None:
+        """The softmax attention that `attend` approximates; None where it approximates none."""
+        del q, k, v, key_mask
+        return None
+
     def finish(self, out: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
         """What a mechanism does to its output last; nothing by default."""
         del k, key_mask
@@ -197,6 +204,12 @@ class TaylorCore(AttentionCore):
         coefficients = self.coefficients
         return taylor_weights(q, k, coefficients=coefficients, key_mask=key_mask, queries=queries)
 
+    def softmax_counterpart(
+        self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None
+    ) -> Tensor:
+        """Softmax of q.k / sqrt(D), whose exp is expanded."""
+        return softmax_attention(q, k, v, key_mask=key_mask)
+
     def flops(self, num_tokens: int) -> int:
         """4 N^2 D a head, or 4 N F (D+1) in linear time."""
         if self.choose(num_tokens, num_tokens) == "direct":
@@ -291,6 +304,19 @@ class TaylorShiftCore(TaylorCore):
             queries=queries,
         )
         return weights.to(q.dtype)
+
+    def softmax_counterpart(
+        self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None
+    ) -> Tensor:
+        """Softmax of the mechanism's own scores, those of normalised rows at its temperature."""
+        if not self.normalize_input:
+            return super().softmax_counterpart(
+                q * self.temperature.to(q.dtype), k, v, key_mask=key_mask
+            )
+        q_unit, k_unit = unit_rows(q, k, self.temperature)
+        return softmax_attention(
+            q_unit.to(q.dtype), k_unit.to(k.dtype), v, scale=1.0, key_mask=key_mask
+        )
 
     def finish(self, out: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
         """Multiply by sqrt(N / D)."""

@@ -24,6 +24,7 @@ from saccade.ops.linear import (
     performer_attention,
     random_features,
 )
+from saccade.ops.softmax import softmax_attention
 
 __all__ = ["FeatureCore", "LearnedFeatureCore", "RandomFeatureCore"]
 
@@ -154,6 +155,14 @@ class RandomFeatureCore(FeatureCore):
             eps=_WEIGHT_EPS,
             key_mask=key_mask,
         )
+
+    def softmax_counterpart(
+        self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None
+    ) -> Tensor | None:
+        """Softmax of q.k / sqrt(D) for FAVOR+; the other feature maps are kernels of their own."""
+        if self.feature_map != "favor_softmax":
+            return None
+        return softmax_attention(q, k, v, key_mask=key_mask)
 
     def feature_flops(self, num_tokens: int) -> int:
         """One product with the projection."""

@@ -23,6 +23,7 @@ from saccade.train import checkpoint
 from saccade.train.build import build_model
 from saccade.train.distributed import Ranks
 from saccade.train.evaluation import Evaluation, evaluate
+from saccade.train.initial import InitialWeights
 from saccade.train.memory import peak_memory_mib, start_peak_memory
 from saccade.train.progress import Reporter
 from saccade.train.schedules import learning_rate_factor
@@ -50,6 +51,7 @@ class Trainer:
         trackers: Whom to pass the metrics on to.
         stop: Whether a signal asked to stop.
         on_epoch: Told each epoch's row of metrics.
+        initial: Weights to start from.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Trainer:
         trackers: Sequence[Tracker],
         stop: StopRequest,
         on_epoch: EpochWatcher | None = None,
+        initial: InitialWeights | None = None,
     ) -> None:
         self.config, self.splits, self.run, self.ranks = config, splits, run, ranks
         self.reporter, self.trackers, self.stop = reporter, trackers, stop
@@ -71,7 +74,9 @@ class Trainer:
         self.train_loader = self._train_loader()
         self.val_loader = self._eval_loader(splits.val)
         torch.manual_seed(config.run.seed)
-        network = build_model(config, splits.info).to(ranks.device)
+        network = build_model(config, splits.info)
+        self.initial = initial.fill(network) if initial is not None else None
+        network = network.to(ranks.device)
         if config.train.grad_checkpointing:
             network.set_grad_checkpointing(True)  # type: ignore[operator]
         self.attention = network.config.attention  # type: ignore[union-attr]

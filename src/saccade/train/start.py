@@ -15,6 +15,7 @@ from saccade.runs import Checkpoint, RunFolder
 from saccade.train.build import describe_data
 from saccade.train.distributed import Ranks, connect
 from saccade.train.environment import describe_environment
+from saccade.train.initial import InitialWeights, check_initial
 from saccade.train.loop import EpochWatcher, Trainer
 from saccade.train.machine import set_up_machine
 from saccade.train.memory import batch_that_fits, is_out_of_memory
@@ -64,6 +65,7 @@ def train(
     resume: bool = False,
     quiet: bool = False,
     on_epoch: EpochWatcher | None = None,
+    initial: str | Path | None = None,
 ) -> dict[str, Any]:
     """Train one model and leave a run folder.
 
@@ -74,6 +76,8 @@ def train(
         quiet: Show no progress.
         on_epoch: Called in every process with each epoch's row of `metrics.jsonl` once it is
             written; it may raise `Stopped` to end the run.
+        initial: A safetensors file to start from: tensors of the same name and shape are taken, the
+            others start as they would. `initial.json` says which.
 
     Returns:
         The summary, as in `summary.json`.
@@ -89,7 +93,8 @@ def train(
     ranks = connect(config.train.device)
     try:
         run = RunFolder(out)
-        start = _agree(ranks, run, lambda: _look(run, config, resume=resume))
+        weights = InitialWeights.read(initial) if initial is not None else None
+        start = _agree(ranks, run, lambda: _look(run, config, weights, resume=resume))
         if start.summary:
             reporter = choose_reporter(is_main=ranks.is_main, quiet=quiet)
             reporter.note(f"{str(out)!r} is finished already: nothing to do")
@@ -97,7 +102,9 @@ def train(
         splits = load_splits(config.data)
         _agree(ranks, run, lambda: _prepare(start, config))
         with run.locked() if ranks.is_main else nullcontext():
-            return _train(config, splits, start, ranks, quiet=quiet, on_epoch=on_epoch)
+            return _train(
+                config, splits, start, ranks, quiet=quiet, on_epoch=on_epoch, initial=weights
+            )
     finally:
         ranks.close()
 
@@ -110,6 +117,7 @@ def _train(
     *,
     quiet: bool,
     on_epoch: EpochWatcher | None,
+    initial: InitialWeights | None,
 ) -> dict[str, Any]:
     reporter = choose_reporter(is_main=ranks.is_main, quiet=quiet)
     trackers: list[Tracker] = []
@@ -129,6 +137,7 @@ def _train(
             trackers=trackers,
             stop=stop,
             on_epoch=on_epoch,
+            initial=initial,
         )
         try:
             return _guarded(trainer, start)
@@ -155,13 +164,15 @@ def _agree(ranks: Ranks, run: RunFolder, act: Callable[[], T]) -> T:
     return cast(T, value)
 
 
-def _look(run: RunFolder, config: Config, *, resume: bool) -> Start:
+def _look(run: RunFolder, config: Config, initial: InitialWeights | None, *, resume: bool) -> Start:
     """See what is in the folder; change nothing."""
     if not (resume and run.exists()):
         run.check_free()
         return Start(run)
     _check_same(run.config(), config)
     checkpoint, faults = run.newest_intact()
+    if checkpoint is None or initial is not None:
+        check_initial(run, initial)
     return Start(run, checkpoint, faults, run.summary())
 
 
@@ -195,6 +206,8 @@ def _describe(trainer: Trainer, start: Start) -> None:
     """Write what the data and the machine are."""
     run, here = start.run, describe_environment(trainer.ranks)
     run.write("dataset.json", describe_data(trainer.splits.info))
+    if trainer.initial is not None and start.checkpoint is None:
+        run.write("initial.json", trainer.initial)
     known = run.environment()
     if not known:
         run.write("environment.json", {**here, "seed": trainer.config.run.seed, "resumed": []})

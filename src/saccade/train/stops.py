@@ -34,7 +34,14 @@ class StopRequest:
 
 @contextmanager
 def stop_signals() -> Iterator[StopRequest]:
-    """Catch SIGTERM and SIGINT for the length of a block, in the main thread."""
+    """Catch SIGTERM and SIGINT for the length of a block, in the main thread.
+
+    A block inside another shares its request: a signal that came before is not forgotten.
+    """
+    outer = signal.getsignal(signal.SIGTERM)
+    if isinstance(outer, StopRequest):
+        yield outer
+        return
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request

@@ -1,0 +1,65 @@
+"""Weights to start from that other runs start from too: what fits is taken, and written down."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load
+from torch import Tensor, nn
+
+from saccade.errors import ConfigError
+from saccade.runs import RunFolder
+
+__all__ = ["InitialWeights", "check_initial"]
+
+
+@dataclass(frozen=True)
+class InitialWeights:
+    """The tensors of a safetensors file, and the hash that a run remembers them by."""
+
+    name: str
+    sha256: str
+    tensors: dict[str, Tensor]
+
+    @classmethod
+    def read(cls, path: str | Path) -> InitialWeights:
+        """Read a file."""
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigError(f"initial weights {str(path)!r}: {reason}") from None
+        return cls(Path(path).name, hashlib.sha256(content).hexdigest(), load(content))
+
+    @torch.no_grad()
+    def fill(self, network: nn.Module) -> dict[str, Any]:
+        """Copy what has the same name and shape; say, for `initial.json`, what that was.
+
+        What only this network has, such as the features of its attention, keeps its own start.
+        """
+        taken, own = [], []
+        for name, tensor in network.state_dict().items():
+            given = self.tensors.get(name)
+            if given is not None and given.shape == tensor.shape:
+                tensor.copy_(given)
+                taken.append(name)
+            else:
+                own.append(name)
+        return {"file": self.name, "sha256": self.sha256, "taken": taken, "own": own}
+
+
+def check_initial(run: RunFolder, initial: InitialWeights | None) -> None:
+    """Refuse to go on with a run that started from other weights."""
+    recorded = run.initial().get("sha256")
+    given = initial.sha256 if initial is not None else None
+    if recorded is not None and given is None:
+        raise ConfigError(
+            f"{str(run.path)!r} started from given weights ({run.initial()['file']}) and has no "
+            "checkpoint: go on with the command that gave them"
+        )
+    if recorded is not None and given != recorded:
+        raise ConfigError(f"{str(run.path)!r} started from other weights than those given")

@@ -1,0 +1,80 @@
+"""Given weights to start from: what fits is taken, the rest is not touched, all is written down."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from saccade.errors import ConfigError
+from saccade.runs import RunFolder
+from saccade.train import train
+from tests.train.tiny_runs import tiny
+
+STILL = ["optim.lr=1e-30", "train.epochs=1", "train.ema_decay=null"]
+"""A learning rate that moves nothing: the weights at the end are those at the start."""
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Path:
+    """The weights that a softmax model starts from with seed 5."""
+    train(tiny(*STILL, "run.seed=5"), tmp_path / "donor", quiet=True)
+    path = tmp_path / "given.safetensors"
+    save_file(load_file(RunFolder(tmp_path / "donor").newest_intact()[0].weights("last")), path)
+    return path
+
+
+def start_weights(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(RunFolder(out).newest_intact()[0].weights("last"))
+
+
+@pytest.mark.parametrize("attention", ["softmax", "taylorshift", "performer", "performer_ftheta"])
+def test_shared_weights_are_taken_and_others_keep_their_start(
+    given: Path, tmp_path: Path, attention: str
+) -> None:
+    config = tiny(*STILL, f"model.attention={attention}")
+    train(config, tmp_path / "run", quiet=True, initial=given)
+    train(config, tmp_path / "own", quiet=True)
+    start, own, donor = (
+        start_weights(tmp_path / "run"),
+        start_weights(tmp_path / "own"),
+        load_file(given),
+    )
+    record = RunFolder(tmp_path / "run").initial()
+    assert set(record["taken"]) == start.keys() & donor.keys()
+    assert len(record["taken"]) > 10
+    assert set(record["own"]) == {name for name in start if ".core." in name}
+    for name, tensor in start.items():
+        expected = donor[name] if name in donor else own[name]
+        torch.testing.assert_close(tensor, expected, rtol=0, atol=1e-20)
+    assert not torch.equal(start["head.weight"], own["head.weight"])
+
+
+def test_other_shapes_are_not_taken(given: Path, tmp_path: Path) -> None:
+    wide = tiny(*STILL, "model.overrides.mlp_hidden_dim=48")
+    train(wide, tmp_path / "run", quiet=True, initial=given)
+    assert "blocks.0.mlp.fc1.weight" in RunFolder(tmp_path / "run").initial()["own"]
+
+
+def test_a_run_without_checkpoint_goes_on_only_with_the_same_weights(
+    given: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    train(tiny(*STILL), out, quiet=True, initial=given)
+    run = RunFolder(out)
+    (out / "summary.json").unlink()
+    for checkpoint in run.checkpoints():
+        run._discard(checkpoint.path)
+    with pytest.raises(ConfigError, match="started from given weights"):
+        train(tiny(*STILL), out, resume=True, quiet=True)
+    other = tmp_path / "other.safetensors"
+    save_file({"head.bias": torch.zeros(10)}, other)
+    with pytest.raises(ConfigError, match="started from other weights"):
+        train(tiny(*STILL), out, resume=True, quiet=True, initial=other)
+    train(tiny(*STILL), out, resume=True, quiet=True, initial=given)
+    assert run.summary()["epochs"] == 1
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent.safetensors': No such file"):
+        train(tiny(), tmp_path / "run", initial=tmp_path / "absent.safetensors")
