@@ -6,7 +6,7 @@ torch, so that a report or a `--help` stays cheap.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ __all__ = [
     "SearchSpace",
     "TrainConfig",
     "TuneConfig",
+    "differences",
     "dump_config",
     "list_recipes",
     "load_config",
@@ -146,6 +147,18 @@ def with_values(config: Config, changes: Mapping[str, Any]) -> Config:
     for key, value in changes.items():
         _set(values, key.split("."), value, source=key)
     return make_config(values)
+
+
+def differences(before: Config, after: Config, *, ignored: Collection[str] = ()) -> list[str]:
+    """The keys of a run in which two configurations differ, each with both values."""
+    old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
+    found = []
+    for key in _key_paths():
+        section, _, name = key.partition(".")
+        was, now = old[section][name], new[section][name]
+        if was != now and section != "tune" and key not in ignored:
+            found.append(f"{key} ({was!r} -> {now!r})")
+    return found
 
 
 def dump_config(config: Config) -> str:

@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from saccade.errors import Preempted
 from saccade.train.stops import Interrupted, stop_signals
 
-__all__ = ["WORKER", "run_workers", "watch_parent"]
+__all__ = ["WORKER", "choose_gpu", "run_workers", "watch_parent"]
 
 WORKER = "SACCADE_WORKER"
 """Environment variable that holds a worker's index."""
+
+_PARENT = "SACCADE_WORKER_PARENT"
 
 POLL_S = 0.1
 
@@ -40,7 +42,12 @@ def run_workers(module: str, arguments: Sequence[str], jobs: int) -> list[int]:
             subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                env={"OMP_NUM_THREADS": str(threads), **os.environ, WORKER: str(index)},
+                env={
+                    "OMP_NUM_THREADS": str(threads),
+                    **os.environ,
+                    WORKER: str(index),
+                    _PARENT: str(os.getpid()),
+                },
                 process_group=0,
             )
             for index in range(jobs)
@@ -60,7 +67,7 @@ def run_workers(module: str, arguments: Sequence[str], jobs: int) -> list[int]:
 
 def watch_parent() -> None:
     """Have this worker asked to stop, as by SIGTERM, when the process that started it is gone."""
-    parent = os.getppid()
+    parent = int(os.environ[_PARENT])
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -68,3 +75,11 @@ def watch_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def choose_gpu() -> None:
+    """Spread the workers over the GPUs in turn; several share one where there are fewer."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ[WORKER]) % torch.cuda.device_count())

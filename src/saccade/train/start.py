@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from saccade.config import Config
+from saccade.config import Config, differences
 from saccade.data import Splits, load_splits
 from saccade.errors import ConfigError, Preempted, SaccadeError, Stopped, TrainingError
 from saccade.runs import Checkpoint, RunFolder
@@ -190,14 +190,7 @@ def _prepare(start: Start, config: Config) -> None:
 
 def _check_same(saved: Config, asked: Config) -> None:
     """Refuse to resume with another configuration than the run was started with."""
-    before, after = saved.model_dump(mode="json"), asked.model_dump(mode="json")
-    changes = [
-        f"{section}.{key} ({old!r} -> {after[section][key]!r})"
-        for section, values in before.items()
-        if isinstance(values, dict) and section not in ("search", "tune")
-        for key, old in values.items()
-        if after[section][key] != old and f"{section}.{key}" not in CHANGEABLE
-    ]
+    changes = differences(saved, asked, ignored=CHANGEABLE)
     if changes:
         raise ConfigError(f"--resume: the run was started with another {', '.join(changes)}")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from saccade.errors import Preempted, SaccadeError
 from saccade.study.tuning.folder import TuningFolder
 from saccade.study.tuning.trials import work
-from saccade.study.workers import WORKER, watch_parent
+from saccade.study.workers import WORKER, choose_gpu, watch_parent
 
 __all__ = ["main"]
 
@@ -18,7 +18,7 @@ def main(path: Path) -> int:
     """Work on the search in a folder; return the exit code."""
     watch_parent()
     index = int(os.environ[WORKER])
-    _choose_gpu(index)
+    choose_gpu()
 
     def say(line: str) -> None:
         print(f"worker {index}  {line}", file=sys.stderr, flush=True)  # noqa: T201
@@ -31,13 +31,6 @@ def main(path: Path) -> int:
         say(f"saccade: {error}")
         return error.exit_code
     return 0
-
-
-def _choose_gpu(index: int) -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        torch.cuda.set_device(index % torch.cuda.device_count())
 
 
 if __name__ == "__main__":
