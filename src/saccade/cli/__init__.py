@@ -27,6 +27,7 @@ COMMANDS = {
     "predict": "Classify images with a run's model.",
     "tune": "Search a recipe's settings by validation accuracy.",
     "list": "List models, attentions, datasets or recipes.",
+    "report": "Write a page about finished runs: tables, figures, what can be claimed.",
     "bench": "Measure attention and models beside their peers.",
     "data": "Fetch and check data sets.",
     "doctor": "Show versions, hardware, extras and caches.",

@@ -1,0 +1,173 @@
+"""Figures by class: confusion, accuracy of each class, reliability."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from saccade.report.classes import ClassCounts, Reliability
+from saccade.report.look import (
+    GRID,
+    MUTED,
+    PAGE_COLOURS,
+    Drawing,
+    Margins,
+    Series,
+    axes_style,
+    draw,
+    shortened,
+)
+
+__all__ = ["MOST_CLASSES", "class_accuracy", "confusion", "reliability_diagram", "spread_classes"]
+
+MOST_CLASSES = 20
+"""More classes than this are an image without names in the confusion, and a choice in the dots."""
+
+RIGHT, WRONG = PAGE_COLOURS["good"].light, PAGE_COLOURS["bad"].light
+STRONGEST = 0.6
+
+
+def confusion(counts: ClassCounts, names: Sequence[str]) -> Drawing:
+    """Shares of each true class: recognised in one colour, mistaken in another.
+
+    The mistakes are shaded by the square root of their share, since they are few.
+    """
+    size = len(names)
+    longest = max(len(shortened(name, 12)) for name in names) if size <= MOST_CLASSES else 0
+    side = 0.3 + 0.062 * longest if longest > 2 else 0.42
+    margins = Margins(left=max(0.42, side), right=0.08, top=0.08, bottom=max(0.42, side))
+
+    def paint(axes: Any) -> None:
+        axes.set_xlim(-0.5, size - 0.5)
+        axes.set_ylim(size - 0.5, -0.5)
+        axes.set_xlabel("said")
+        axes.set_ylabel("true")
+        axes.tick_params(length=0, labelsize=7.5, pad=2)
+        axes.spines[:].set_visible(True)
+        axes.spines[:].set_color(GRID)
+        if size > MOST_CLASSES:
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.imshow(_shaded(counts), interpolation="none", aspect="auto")
+            return
+        ticks = [shortened(name, 12) for name in names]
+        axes.set_xticks(range(size), ticks, rotation=90 if longest > 2 else 0)
+        axes.set_yticks(range(size), ticks)
+        _paint_cells(axes, counts)
+
+    square = 2.5
+    return draw(
+        paint,
+        width=square + margins.left + margins.right,
+        height=square + margins.top + margins.bottom,
+        margins=margins,
+    )
+
+
+def _strength(share: float, *, is_right: bool) -> float:
+    return STRONGEST * (share if is_right else min(1.0, share * 5) ** 0.5)
+
+
+def _paint_cells(axes: Any, counts: ClassCounts) -> None:
+    from matplotlib.collections import PatchCollection
+    from matplotlib.colors import to_rgba
+    from matplotlib.patches import Rectangle
+
+    shares = np.nan_to_num(counts.shares)
+    cells = list(zip(*np.nonzero(shares), strict=True))
+    axes.add_collection(
+        PatchCollection(
+            [Rectangle((j - 0.47, i - 0.47), 0.94, 0.94) for i, j in cells],
+            facecolors=[
+                to_rgba(RIGHT if i == j else WRONG, _strength(shares[i, j], is_right=i == j))
+                for i, j in cells
+            ],
+            linewidths=0,
+        )
+    )
+    for i, j in cells if len(shares) <= 12 else []:
+        text = f"{100 * shares[i, j]:.0f}" if shares[i, j] >= 0.005 else "<1"
+        axes.text(j, i, text, ha="center", va="center", fontsize=7)
+
+
+def _shaded(counts: ClassCounts) -> Any:
+    """(K, K, 4) colours, the shares as opacity so that they suit light and dark ground."""
+    from matplotlib.colors import to_rgba
+
+    shares = np.nan_to_num(counts.shares)
+    image = np.empty((*shares.shape, 4))
+    image[:] = to_rgba(WRONG)
+    image[..., 3] = np.clip(shares * 5, 0, 1) ** 0.5
+    diagonal = np.arange(len(shares))
+    image[diagonal, diagonal] = to_rgba(RIGHT)
+    image[diagonal, diagonal, 3] = shares.diagonal()
+    return image
+
+
+def spread_classes(accuracies: Mapping[str, Any], most: int = MOST_CLASSES) -> list[int]:
+    """The classes to show, hardest first: all, or those on which the groups differ most."""
+    table = np.array(list(accuracies.values()))  # (groups, K)
+    present = [int(k) for k in np.flatnonzero(~np.isnan(table).any(axis=0))]
+    spread = table.max(axis=0) - table.min(axis=0)
+    kept = sorted(present, key=lambda k: (-spread[k], table[:, k].mean(), k))[:most]
+    return sorted(kept, key=lambda k: (table[:, k].mean(), k))
+
+
+def class_accuracy(
+    accuracies: Mapping[str, Any], names: Sequence[str], series: Mapping[str, Series]
+) -> Drawing | None:
+    """A line for each class and a marker for each group; None where no class can be shown."""
+    shown = spread_classes(accuracies)
+    if not shown:
+        return None
+    labels = [shortened(names[k], 16) for k in shown]
+
+    def paint(axes: Any) -> None:
+        axes_style(axes, x="accuracy", y="", percent="x")
+        axes.grid(False, axis="x")
+        axes.set_yticks(range(len(shown)), labels)
+        axes.set_ylim(len(shown) - 0.5, -0.5)
+        offsets = np.linspace(-0.36, 0.36, len(accuracies)) if len(accuracies) > 1 else [0.0]
+        for (name, values), offset in zip(accuracies.items(), offsets, strict=True):
+            look = series[name]
+            places = np.arange(len(shown)) + offset
+            axes.plot(values[shown], places, look.marker, color=look.colour, markersize=4.5)
+
+    return draw(
+        paint,
+        height=0.7 + (0.17 + 0.028 * len(accuracies)) * len(shown),
+        margins=Margins(left=0.35 + 0.07 * max(map(len, labels))),
+        legend={name: series[name] for name in accuracies},
+    )
+
+
+def reliability_diagram(found: Reliability, look: Series) -> Drawing:
+    """Accuracy over confidence; below the diagonal the model is surer than it is right."""
+
+    def paint(axes: Any) -> None:
+        axes_style(axes, x="confidence", y="accuracy", percent="xy")
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0, 1.02)
+        axes.set_xticks((0, 0.25, 0.5, 0.75, 1))
+        axes.set_yticks((0, 0.25, 0.5, 0.75, 1))
+        axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=(0, (3, 2)))
+        axes.bar(found.confidence, found.weight, width=0.045, color=GRID)
+        axes.vlines(
+            found.confidence, found.accuracy, found.confidence, color=look.colour, alpha=0.35
+        )
+        axes.plot(found.confidence, found.accuracy, color=look.colour, linewidth=1.2, alpha=0.6)
+        axes.scatter(
+            found.confidence,
+            found.accuracy,
+            s=10 + 60 * np.sqrt(found.weight),
+            marker=look.marker,
+            color=look.colour,
+            linewidths=0,
+            clip_on=False,
+            zorder=3,
+        )
+        axes.text(0, 1.045, f"ECE {100 * found.error:.1f} %", transform=axes.transAxes)
+
+    return draw(paint, width=3.2, height=2.95, margins=Margins(right=0.26, top=0.28))

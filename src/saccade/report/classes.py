@@ -1,0 +1,117 @@
+"""Right and wrong by class, and how sure a model was of it, over all runs of a group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from saccade.report.collect import Predictions
+from saccade.report.groups import Group
+
+__all__ = ["ClassCounts", "Reliability", "class_counts", "reliability"]
+
+BINS = 15
+
+
+@dataclass(frozen=True)
+class ClassCounts:
+    """(K, K) counts of test images over all seeds, true class by row."""
+
+    confusion: NDArray[Any]
+
+    @property
+    def accuracy(self) -> NDArray[Any]:
+        """The share of each class that was recognised; NaN for a class without images."""
+        return self.shares.diagonal()
+
+    @property
+    def mean_accuracy(self) -> float:
+        """The mean over the classes that have images."""
+        return float(np.nanmean(self.accuracy))
+
+    @property
+    def shares(self) -> NDArray[Any]:
+        """The counts as shares of their row; NaN in rows without images."""
+        rows = self.confusion.sum(1, keepdims=True)
+        shares: NDArray[Any] = np.full(self.confusion.shape, np.nan)
+        np.divide(self.confusion, rows, out=shares, where=rows > 0)
+        return shares
+
+    def mix_ups(self, most: int) -> list[tuple[int, int, float]]:
+        """The largest shares off the diagonal as (true class, said class, share)."""
+        shares = np.nan_to_num(self.shares)
+        np.fill_diagonal(shares, 0)
+        largest = np.argsort(-shares, axis=None, kind="stable")[:most]
+        places = (divmod(int(flat), len(shares)) for flat in largest)
+        return [(i, j, float(shares[i, j])) for i, j in places if shares[i, j] > 0]
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Confidence beside accuracy.
+
+    Attributes:
+        confidence: Mean confidence of each bin that has images.
+        accuracy: Share of right answers in it.
+        weight: Its share of all images.
+        error: Expected calibration error, the mean over runs.
+        sureness: Mean confidence minus mean accuracy; above 0 the model is too sure.
+    """
+
+    confidence: NDArray[Any]
+    accuracy: NDArray[Any]
+    weight: NDArray[Any]
+    error: float
+    sureness: float
+
+
+def class_counts(group: Group, classes: int) -> ClassCounts | None:
+    """The confusion of all runs of a group; None where none kept its predictions."""
+    kept = _kept(group)
+    if not kept or not classes:
+        return None
+    flat = np.concatenate([own.target * classes + own.predicted for own in kept])
+    return ClassCounts(np.bincount(flat, minlength=classes**2).reshape(classes, classes))
+
+
+def reliability(group: Group) -> Reliability | None:
+    """Confidence beside accuracy in equal bins; None where no run kept its predictions."""
+    kept = _kept(group)
+    if not kept:
+        return None
+    counts, right, sure = np.sum([_binned(own) for own in kept], axis=0)
+    filled = counts > 0
+    return Reliability(
+        confidence=sure[filled] / counts[filled],
+        accuracy=right[filled] / counts[filled],
+        weight=counts[filled] / counts.sum(),
+        error=float(np.mean([_calibration_error(own) for own in kept])),
+        sureness=float((sure.sum() - right.sum()) / counts.sum()),
+    )
+
+
+def _kept(group: Group) -> list[Predictions]:
+    """The predictions of each run, without images that could not be read."""
+    found = [run.predictions for run in group.runs if run.predictions is not None]
+    whole = [(own, (own.target >= 0) & (own.predicted >= 0)) for own in found]
+    return [
+        Predictions(own.target[seen], own.predicted[seen], own.confidence[seen])
+        for own, seen in whole
+        if seen.any()
+    ]
+
+
+def _binned(own: Predictions) -> NDArray[Any]:
+    """Images, right answers and summed confidence of each bin, (3, BINS)."""
+    place = np.clip((own.confidence * BINS).astype(np.int64), 0, BINS - 1)
+    right = own.target == own.predicted
+    weights = (np.ones(len(place)), right, own.confidence)
+    return np.stack([np.bincount(place, weight, minlength=BINS) for weight in weights])
+
+
+def _calibration_error(own: Predictions) -> float:
+    counts, right, sure = _binned(own)
+    return float(np.abs(right - sure).sum() / counts.sum())

@@ -1,0 +1,241 @@
+"""What a folder holds: its finished runs, the study they belong to, and what had to be left out.
+
+Everything read here was written by someone else. Text loses its control characters, numbers must be
+finite, and a run whose files do not fit together is left out with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from saccade.config import Config
+from saccade.errors import ConfigError
+from saccade.runs import RunFolder, find_runs
+
+__all__ = ["Evidence", "LeftOut", "Predictions", "Run", "collect", "number", "plain"]
+
+NEWEST_READABLE = 1
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]+")
+UNFINISHED = {
+    "running": "not finished: running, or killed",
+    "preempted": "not finished: preempted, can be resumed",
+    "failed": "failed",
+    "stopped": "stopped early",
+}
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Something that is not in the report."""
+
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a run said of each test image, in the order of the data set."""
+
+    target: NDArray[Any]
+    predicted: NDArray[Any]
+    confidence: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    name: str
+    config: Config
+    summary: Mapping[str, Any]
+    epochs: list[Mapping[str, Any]]
+    environment: Mapping[str, Any]
+    class_names: tuple[str, ...]
+    predictions: Predictions | None
+
+    @property
+    def attention(self) -> str:
+        """The attention it was trained with."""
+        return plain(self.summary.get("attention") or self.config.model.attention or "?")
+
+    def measured(self, key: str) -> float | None:
+        """A number of the summary."""
+        return number(self.summary.get(key))
+
+    @property
+    def replicate(self) -> tuple[int, str]:
+        """Seed and fold, which are the same in runs that can be paired."""
+        fold = next((part for part in self.name.split("/") if part.startswith("fold-")), "")
+        return self.config.run.seed, fold
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that a report is made from."""
+
+    title: str
+    runs: list[Run]
+    left_out: list[LeftOut]
+    study: Mapping[str, Any] = field(default_factory=dict)
+    results: Mapping[str, Any] = field(default_factory=dict)
+
+
+def plain(value: object, longest: int = 300) -> str:
+    """A stranger's value as one line of printable text."""
+    text = _CONTROL.sub(" ", str(value)).strip()
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def number(value: object) -> float | None:
+    """The value where it is a finite number."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
+
+
+def collect(folder: Path) -> Evidence:
+    """Read every run at or below a folder.
+
+    Raises:
+        ConfigError: There is no such folder, no run in it, or none that is finished.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"no such folder: {str(folder)!r}")
+    found = find_runs(folder)
+    if not found:
+        raise ConfigError(f"{str(folder)!r} holds no run folder: no config.yaml at or below it")
+    runs: list[Run] = []
+    left_out: list[LeftOut] = []
+    study = _read_record(folder / "study.json", left_out)
+    results = _read_record(folder / "results.json", left_out)
+    for run_folder in found:
+        name = _name(run_folder.path, folder)
+        try:
+            runs.append(_read_run(run_folder, name))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            left_out.append(LeftOut(name, plain(_reason(error, run_folder.path, name))))
+    if not runs:
+        first = left_out[-len(found)]
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise ConfigError(
+            f"{str(folder)!r} holds no finished run: {first.what}: {first.reason}{more}"
+        )
+    left_out += _not_started(folder, study)
+    left_out += _left_out_by_study(results, {run.name for run in runs}, left_out)
+    title = plain(folder.resolve().name) or "runs"
+    return Evidence(title, runs, sorted(left_out, key=lambda gap: gap.what), study, results)
+
+
+def _name(path: Path, folder: Path) -> str:
+    """The run's path below the folder, without the `runs/` of a study."""
+    name = path.relative_to(folder).as_posix().removeprefix("runs/")
+    return plain(path.resolve().name if name == "." else name)
+
+
+def _reason(error: Exception, path: Path, name: str) -> str:
+    """The error in a reader's words, without the path of the machine it was read on."""
+    told = str(error).replace(str(path), name)
+    return told if isinstance(error, ConfigError) else f"{type(error).__name__}: {told}"
+
+
+def _read_record(path: Path, left_out: list[LeftOut]) -> dict[str, Any]:
+    """A study's JSON file; an unreadable or newer one is noted and does without."""
+    if not path.is_file():
+        return {}
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        left_out.append(LeftOut(path.name, plain(f"cannot be read: {error}")))
+        return {}
+    version = number(values.get("version")) if isinstance(values, dict) else None
+    if version is None:
+        left_out.append(LeftOut(path.name, "is not a record of a study: it has no version"))
+        return {}
+    if version > NEWEST_READABLE:
+        told = f"was written by a newer saccade: version {version:g}, this one reads up to "
+        left_out.append(LeftOut(path.name, f"{told}{NEWEST_READABLE}"))
+        return {}
+    return dict(values)
+
+
+def _read_run(folder: RunFolder, name: str) -> Run:
+    status, summary = folder.status(), folder.summary()
+    config = folder.config()
+    state = plain(status.get("state", "half-written: no status.json"))
+    if state != "finished" or not summary:
+        raise ConfigError(_unfinished(state, status, config))
+    if _score(summary) is None:
+        raise ConfigError("has neither a test nor a validation accuracy")
+    dataset = folder.dataset()
+    names = tuple(plain(name, 40) for name in dataset.get("class_names", ()))
+    return Run(
+        name=name,
+        config=config,
+        summary=summary,
+        epochs=[row for row in folder.metrics("epoch") if number(row.get("epoch")) is not None],
+        environment=folder.environment(),
+        class_names=names,
+        predictions=_read_predictions(folder.predictions(), len(names)),
+    )
+
+
+def _score(summary: Mapping[str, Any]) -> float | None:
+    tested = number(summary.get("test_accuracy"))
+    return number(summary.get("val_accuracy_best")) if tested is None else tested
+
+
+def _unfinished(state: str, status: Mapping[str, Any], config: Config) -> str:
+    epoch, message = number(status.get("epoch")), plain(status.get("message") or "")
+    where = "" if epoch is None else f" after epoch {epoch:.0f} of {config.train.epochs}"
+    told = "finished, but half-written: no summary.json" if state == "finished" else ""
+    return (told or UNFINISHED.get(state, state)) + where + (f": {message}" if message else "")
+
+
+def _read_predictions(arrays: Mapping[str, NDArray[Any]], classes: int) -> Predictions | None:
+    """Checked predictions; None where the run kept none."""
+    if not arrays:
+        return None
+    target, predicted = (arrays[key].astype(np.int64) for key in ("target", "predicted"))
+    confidence = arrays["confidence"].astype(np.float64)
+    shapes = {target.shape, predicted.shape, confidence.shape}
+    highest = max(target.max(initial=0), predicted.max(initial=0))
+    if len(shapes) > 1 or target.ndim != 1 or highest >= classes or not _is_share(confidence):
+        raise ConfigError(f"predictions.npz does not fit {classes} classes")
+    return Predictions(target, predicted, confidence)
+
+
+def _is_share(values: NDArray[Any]) -> bool:
+    return bool(np.isfinite(values).all() and (values >= 0).all() and (values <= 1 + 1e-6).all())
+
+
+def _not_started(folder: Path, study: Mapping[str, Any]) -> Iterable[LeftOut]:
+    """The runs that a comparison announced and that have no folder yet."""
+    attentions, seeds = study.get("attentions"), study.get("seeds")
+    if not isinstance(attentions, list) or not isinstance(seeds, list):
+        return
+    for attention in attentions:
+        for seed in seeds:
+            name = plain(f"{attention}/seed-{seed}")
+            place = folder / "runs" / name
+            if not any(place.glob("config.yaml")) and not any(place.glob("fold-*/config.yaml")):
+                yield LeftOut(name, "not started")
+
+
+def _left_out_by_study(
+    results: Mapping[str, Any], present: set[str], known: list[LeftOut]
+) -> Iterable[LeftOut]:
+    """What the study itself left out and that is not told already."""
+    told = present | {gap.what for gap in known}
+    listed = results.get("left_out")
+    for gap in listed if isinstance(listed, list) else []:
+        name = plain(gap.get("run")) if isinstance(gap, dict) else ""
+        if name and name not in told:
+            yield LeftOut(name, plain(gap.get("reason")))

@@ -1,0 +1,89 @@
+"""Figures that set groups side by side: differences to the baseline, accuracy against cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from saccade.report.findings import Claim, Row
+from saccade.report.look import (
+    INK,
+    MUTED,
+    Drawing,
+    Margins,
+    Series,
+    axes_style,
+    draw,
+    shortened,
+)
+
+__all__ = ["differences", "pareto", "pareto_front"]
+
+
+def differences(claims: Sequence[Claim], series: Mapping[str, Series]) -> Drawing:
+    """The difference of each group to the baseline, with its interval; filled where it holds."""
+    labels = [shortened(claim.first, 24) for claim in claims]
+
+    def paint(axes: Any) -> None:
+        baseline = claims[0].second
+        axes_style(axes, x=f"points of accuracy above {shortened(baseline, 24)}", y="")
+        axes.grid(False, axis="y")
+        axes.axvline(0, color=MUTED, linewidth=1.2)
+        axes.spines["left"].set_visible(False)
+        axes.set_yticks(range(len(claims)), labels)
+        axes.set_ylim(len(claims) - 0.5, -0.5)
+        for place, claim in enumerate(claims):
+            look = series[claim.first]
+            ends = (100 * claim.low, 100 * claim.high)
+            axes.plot(ends, (place, place), color=look.colour, linewidth=1.6)
+            axes.plot(
+                100 * claim.difference,
+                place,
+                look.marker,
+                color=look.colour,
+                markerfacecolor=look.colour if claim.holds else "white",
+                markersize=6.5,
+            )
+
+    margins = Margins(left=0.2 + 0.074 * max(map(len, labels)))
+    return draw(paint, height=0.66 + 0.27 * len(claims), margins=margins)
+
+
+def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """The names that no other beats in both: (cost, accuracy), less cost and more accuracy."""
+    front: list[str] = []
+    for name in sorted(points, key=lambda name: (points[name][0], -points[name][1], name)):
+        if not front or points[name][1] > points[front[-1]][1]:
+            front.append(name)
+    return front
+
+
+def pareto(
+    rows: Sequence[Row], series: Mapping[str, Series], key: str, label: str, *, more_is_better: bool
+) -> Drawing | None:
+    """Accuracy against a cost, with intervals and the front; None with less than two points."""
+    known = {row.label: row for row in rows if getattr(row, key) is not None}
+    if len(known) < 2:
+        return None
+    sign = -1 if more_is_better else 1
+    costs = {name: (sign * getattr(row, key), row.accuracy) for name, row in known.items()}
+    front = pareto_front(costs)
+
+    def paint(axes: Any) -> None:
+        axes_style(axes, x=label, y="accuracy", percent="y")
+        line = [(sign * costs[name][0], costs[name][1]) for name in front]
+        axes.plot(*zip(*line, strict=True), color=MUTED, linewidth=1, linestyle=(0, (3, 2)))
+        for name, row in known.items():
+            _point(axes, getattr(row, key), row, series[name], is_front=name in front)
+        axes.margins(x=0.08)
+
+    return draw(paint, legend={name: series[name] for name in known})
+
+
+def _point(axes: Any, x: float, row: Row, look: Series, *, is_front: bool) -> None:
+    """The marker with its interval; those of the front carry a ring."""
+    if row.accuracy_low is not None and row.accuracy_high is not None:
+        axes.plot([x, x], [row.accuracy_low, row.accuracy_high], color=look.colour, linewidth=1.2)
+    if is_front:
+        axes.plot(x, row.accuracy, "o", color="none", markeredgecolor=INK, markersize=12)
+    axes.plot(x, row.accuracy, look.marker, color=look.colour, markersize=6.5)

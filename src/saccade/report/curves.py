@@ -1,0 +1,118 @@
+"""Training curves: a measure over the epochs or the clock, with its spread over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import fmean
+from typing import Any
+
+from saccade.report.collect import Run, number
+from saccade.report.groups import Group
+from saccade.report.look import Drawing, Series, axes_style, draw
+
+__all__ = ["Course", "accuracy_over_time", "course", "epoch_curves"]
+
+SPREAD_ALPHA = 0.13
+MOST_MARKERS = 8
+
+
+@dataclass(frozen=True)
+class Course:
+    """One measure over the epochs: mean, lowest and highest of the runs that have it."""
+
+    epochs: list[int]
+    seconds: list[float]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
+
+
+def course(group: Group, key: str) -> Course | None:
+    """How a measure went, for the epochs that all runs of the group reached; None without any."""
+    runs = [points for run in group.runs if (points := _points(run, key))]
+    common = sorted(set.intersection(*map(set, runs))) if runs else []
+    if not common:
+        return None
+    columns = [[points[epoch] for points in runs] for epoch in common]
+    return Course(
+        epochs=common,
+        seconds=[fmean(seconds for seconds, _ in column) for column in columns],
+        mean=[fmean(value for _, value in column) for column in columns],
+        low=[min(value for _, value in column) for column in columns],
+        high=[max(value for _, value in column) for column in columns],
+    )
+
+
+def _points(run: Run, key: str) -> dict[int, tuple[float, float]]:
+    """Epoch -> (seconds of training so far, value)."""
+    clock = accumulate(number(row.get("seconds")) or 0.0 for row in run.epochs)
+    rows = [
+        (int(row["epoch"]), seconds, number(row.get(key)))
+        for row, seconds in zip(run.epochs, clock, strict=True)
+    ]
+    return {epoch: (seconds, value) for epoch, seconds, value in rows if value is not None}
+
+
+def epoch_curves(
+    groups: Sequence[Group], series: Mapping[str, Series], key: str, label: str
+) -> Drawing | None:
+    """A measure over the epochs, with the spread over seeds; None where no run has it."""
+    return _curves(groups, series, key, label, over="epoch", at=lambda course: course.epochs)
+
+
+def accuracy_over_time(groups: Sequence[Group], series: Mapping[str, Series]) -> Drawing | None:
+    """Validation accuracy over seconds of training; None where nothing was validated."""
+    return _curves(
+        groups,
+        series,
+        "val_accuracy",
+        "validation accuracy",
+        over="seconds of training",
+        at=lambda course: course.seconds,
+    )
+
+
+def _curves(
+    groups: Sequence[Group],
+    series: Mapping[str, Series],
+    key: str,
+    label: str,
+    *,
+    over: str,
+    at: Callable[[Course], Sequence[float]],
+) -> Drawing | None:
+    courses = {g.label: found for g in groups if (found := course(g, key)) is not None}
+    if not courses:
+        return None
+
+    def paint(axes: Any) -> None:
+        in_percent = "y" if "accuracy" in key else ""
+        axes_style(axes, x=over, y=label, percent=in_percent, whole=over == "epoch")
+        for name, own in courses.items():
+            look, x = series[name], at(own)
+            axes.fill_between(
+                x, own.low, own.high, color=look.colour, alpha=SPREAD_ALPHA, linewidth=0
+            )
+            axes.plot(
+                x,
+                own.mean,
+                color=look.colour,
+                linestyle=look.dash,
+                marker=look.marker,
+                markersize=4,
+                markevery=max(1, len(own.mean) // MOST_MARKERS),
+            )
+        if "accuracy" in key:
+            axes.set_ylim(*_accuracy_limits([*courses.values()]))
+
+    return draw(paint, legend={name: series[name] for name in courses})
+
+
+def _accuracy_limits(courses: Sequence[Course]) -> tuple[float, float]:
+    """From below the first quarter of the epochs, where the curves part, to just above the top."""
+    later = [value for own in courses for value in own.low[len(own.low) // 4 :]]
+    low, high = min(later), max(value for own in courses for value in own.high)
+    room = max(0.005, 0.06 * (high - low))
+    return max(0.0, low - room), min(1.0 + room, high + room)

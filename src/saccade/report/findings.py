@@ -1,0 +1,276 @@
+"""The numbers of a report: a row for each group, and which differences the evidence carries."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from saccade.report.collect import Evidence, Run, number, plain
+from saccade.report.groups import Group, group_runs
+from saccade.statistics import Interval, accuracy_interval, holm, paired_difference
+
+__all__ = ["SIGNIFICANT", "Claim", "Findings", "Row", "find"]
+
+SIGNIFICANT = 0.05
+MOST_PAIRED = 12
+"""With more groups than this, each is compared with the baseline alone."""
+
+MEASURED_COST = {"seconds_per_epoch": 1, "img_per_s": -1, "peak_memory_mib": 1}
+"""What was measured in every run, with the sign that makes less the better."""
+
+COUNTED_COST = ("parameters", "flops")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A difference in accuracy between two groups; `p_corrected` is Holm's."""
+
+    first: str
+    second: str
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    p_corrected: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the evidence carries it."""
+        return self.p_corrected < SIGNIFICANT
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of a group; None where it was not measured.
+
+    Attributes:
+        best: The measures in which it is ahead of all others by more than chance.
+    """
+
+    label: str
+    runs: int
+    accuracy: float
+    accuracy_low: float | None
+    accuracy_high: float | None
+    accuracies: tuple[float, ...]
+    against_baseline: Claim | None
+    seconds_per_epoch: float | None
+    img_per_s: float | None
+    latency_ms: float | None
+    peak_memory_mib: float | None
+    parameters: float | None
+    flops: float | None
+    approximation_error: float | None
+    best: frozenset[str] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that the sections tell.
+
+    Attributes:
+        measure: What accuracy was measured on, in words.
+        differing: Keys besides the attention in which the runs differ.
+        others: Claims about pairs without the baseline, corrected among themselves.
+    """
+
+    groups: list[Group]
+    rows: list[Row]
+    baseline: str
+    measure: str
+    images: int
+    latency_batch: int | None
+    differing: list[str]
+    others: list[Claim]
+
+    @property
+    def against_baseline(self) -> list[Claim]:
+        """The claims about the baseline."""
+        return [row.against_baseline for row in self.rows if row.against_baseline is not None]
+
+
+def find(evidence: Evidence) -> Findings:
+    """Group the runs, measure each group and compare the groups."""
+    order = evidence.study.get("attentions")
+    groups, differing = group_runs(evidence.runs, order if isinstance(order, list) else [])
+    noted = _noted_rows(evidence.results)
+    answers = {group.label: _answers(group) for group in groups}
+    baseline = _baseline(evidence, list(answers))
+    others = [label for label in answers if label != baseline]
+    claims = _claims([(label, baseline) for label in others], answers)
+    pairs = list(combinations(others, 2)) if len(groups) <= MOST_PAIRED else []
+    more_claims = _claims(pairs, answers)
+    by_label = {claim.first: claim for claim in claims}
+    rows = [
+        _row(group, answers[group.label], by_label.get(group.label), noted.get(group.label, {}))
+        for group in groups
+    ]
+    batches = (number(row.get("latency_batch")) for row in noted.values())
+    counts = (len(own.target) for seeds in answers.values() for own in seeds.values())
+    return Findings(
+        groups=groups,
+        rows=_mark_best(rows, groups, [*claims, *more_claims]),
+        baseline=baseline,
+        measure=_measure(evidence),
+        images=max(counts, default=0),
+        latency_batch=next((int(batch) for batch in batches if batch), None),
+        differing=differing,
+        others=more_claims,
+    )
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The true class of every image and whether it was recognised, for one seed."""
+
+    target: NDArray[Any]
+    right: NDArray[Any]
+
+
+def _answers(group: Group) -> dict[int, Answers]:
+    """The answers by seed, its folds one after another; seeds without predictions are not in."""
+    by_seed: dict[int, list[Run]] = defaultdict(list)
+    for run in sorted(group.runs, key=lambda run: run.replicate):
+        by_seed[run.replicate[0]].append(run)
+    found = {}
+    for seed, runs in by_seed.items():
+        kept = [run.predictions for run in runs if run.predictions is not None]
+        if len(kept) == len(runs):
+            target = np.concatenate([own.target for own in kept])
+            predicted = np.concatenate([own.predicted for own in kept])
+            known = target >= 0
+            found[seed] = Answers(target[known], (target == predicted)[known])
+    return found
+
+
+def _tables(*answers: Mapping[int, Answers]) -> list[NDArray[Any]] | None:
+    """(seeds, images) tables of what was right, for the seeds that all have; None without pairs."""
+    seeds = sorted(set.intersection(*(set(own) for own in answers)))
+    targets = [own[seed].target for own in answers for seed in seeds]
+    if not targets or len(targets[0]) < 2:
+        return None
+    if not all(np.array_equal(target, targets[0]) for target in targets):
+        return None
+    return [np.stack([own[seed].right for seed in seeds]) for own in answers]
+
+
+def _claims(
+    pairs: Sequence[tuple[str, str]], answers: Mapping[str, Mapping[int, Answers]]
+) -> list[Claim]:
+    """The differences of all pairs that saw the same images, corrected together."""
+    found = []
+    for first, second in pairs:
+        tables = _tables(answers[first], answers[second])
+        if tables is not None:
+            found.append((first, second, paired_difference(*tables)))
+    corrected = holm([difference.p_value for _, _, difference in found])
+    return [
+        Claim(first, second, own.mean, own.low, own.high, own.p_value, p)
+        for (first, second, own), p in zip(found, corrected, strict=True)
+    ]
+
+
+def _row(
+    group: Group, answers: Mapping[int, Answers], claim: Claim | None, noted: Mapping[str, Any]
+) -> Row:
+    tables = _tables(answers)
+    accuracies = group.measured("test_accuracy") or group.measured("val_accuracy_best")
+    interval = accuracy_interval(tables[0]) if tables else _noted_interval(noted)
+    return Row(
+        label=group.label,
+        runs=len(group.runs),
+        accuracy=interval.mean if interval else fmean(accuracies),
+        accuracy_low=interval.low if interval else None,
+        accuracy_high=interval.high if interval else None,
+        accuracies=tuple(accuracies),
+        against_baseline=claim or _noted_claim(noted, group.label),
+        seconds_per_epoch=_mean(group.measured("seconds_per_epoch")),
+        img_per_s=_mean(group.measured("img_per_s")),
+        latency_ms=number(noted.get("latency_ms")),
+        peak_memory_mib=_mean(group.measured("peak_memory_mib")),
+        parameters=_mean(group.measured("parameters")),
+        flops=_mean(group.measured("flops")),
+        approximation_error=number(noted.get("approximation_error")),
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
+
+
+def _noted_rows(results: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The rows of a comparison's own results, by attention."""
+    rows = results.get("rows")
+    found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    baseline = plain(results.get("baseline", ""))
+    return {plain(row.get("attention")): {**row, "baseline": baseline} for row in found}
+
+
+def _noted_interval(noted: Mapping[str, Any]) -> Interval | None:
+    """The interval that the comparison wrote, for runs that kept no predictions."""
+    values = [number(noted.get(f"accuracy{part}")) for part in ("", "_low", "_high")]
+    known = [value for value in values if value is not None]
+    return Interval(*known) if len(known) == len(values) else None
+
+
+def _noted_claim(noted: Mapping[str, Any], label: str) -> Claim | None:
+    keys = ("difference", "difference_low", "difference_high", "p_value", "p_corrected")
+    known = [value for key in keys if (value := number(noted.get(key))) is not None]
+    return Claim(label, noted["baseline"], *known) if len(known) == len(keys) else None
+
+
+def _baseline(evidence: Evidence, labels: Sequence[str]) -> str:
+    """The study's, or softmax, or the first."""
+    records = (evidence.results, evidence.study)
+    wanted = [*(plain(record.get("baseline")) for record in records), "softmax"]
+    return next((name for name in wanted if name in labels), labels[0])
+
+
+def _measure(evidence: Evidence) -> str:
+    if evidence.results.get("measure") == "fold_accuracy" or evidence.study.get("folds"):
+        return "held-out accuracy"
+    tested = any(run.measured("test_accuracy") is not None for run in evidence.runs)
+    return "test accuracy" if tested else "validation accuracy"
+
+
+def _mark_best(rows: Sequence[Row], groups: Sequence[Group], claims: Sequence[Claim]) -> list[Row]:
+    """Note where a row is ahead of all others by more than chance.
+
+    Accuracy: every difference to another holds. Measured cost: its worst run is better than the
+    best run of any other, with two runs or more each. Counted cost: it is smaller than the others.
+    """
+    ahead = {row.label: set[str]() for row in rows}
+    for row in rows:
+        lead = [claim for claim in claims if _leads(claim, row.label)]
+        if len(rows) > 1 and len(lead) == len(rows) - 1:
+            ahead[row.label].add("accuracy")
+    for key, sign in MEASURED_COST.items():
+        spans = {g.label: sorted(sign * value for value in g.measured(key)) for g in groups}
+        if all(len(span) > 1 for span in spans.values()):
+            _note_smallest(ahead, key, {k: (v[0], v[-1]) for k, v in spans.items()})
+    for key in COUNTED_COST:
+        counts = {row.label: getattr(row, key) for row in rows}
+        if None not in counts.values():
+            _note_smallest(ahead, key, {k: (v, v) for k, v in counts.items()})
+    return [replace(row, best=frozenset(ahead[row.label])) for row in rows]
+
+
+def _leads(claim: Claim, label: str) -> bool:
+    mine = claim.difference if claim.first == label else -claim.difference
+    return claim.holds and mine > 0 and label in (claim.first, claim.second)
+
+
+def _note_smallest(
+    ahead: Mapping[str, set[str]], key: str, spans: Mapping[str, tuple[float, float]]
+) -> None:
+    """Note the row whose span of values lies below all other spans, if there is one."""
+    first, *others = sorted(spans, key=lambda label: spans[label])
+    if others and spans[first][1] < min(spans[label][0] for label in others):
+        ahead[first].add(key)

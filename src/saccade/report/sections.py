@@ -1,0 +1,272 @@
+"""The page put together: which sections there are, and what each shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from saccade.report.class_figures import (
+    MOST_CLASSES,
+    class_accuracy,
+    confusion,
+    reliability_diagram,
+)
+from saccade.report.classes import class_counts, reliability
+from saccade.report.collect import Evidence, plain
+from saccade.report.comparison_figures import differences, pareto
+from saccade.report.curves import accuracy_over_time, epoch_curves
+from saccade.report.findings import Findings
+from saccade.report.groups import Group
+from saccade.report.look import ATTENTION_COLOURS, Drawing, series_of
+from saccade.report.page import (
+    Block,
+    Figure,
+    Figures,
+    Items,
+    Listing,
+    Page,
+    Section,
+    file_names,
+)
+from saccade.report.setting import environment_table, shared_configuration
+from saccade.report.tables import (
+    calibration_table,
+    classes_table,
+    left_out_table,
+    mix_ups_table,
+    pairs_table,
+    summary_table,
+)
+from saccade.report.words import count, headline, listed, percent, sentence, spelled
+
+__all__ = ["compose"]
+
+MOST_DRAWN = len(ATTENTION_COLOURS)
+
+
+def compose(evidence: Evidence, found: Findings) -> Page:
+    """The whole page, figures drawn."""
+    runs = evidence.runs
+    dataset = listed(sorted({plain(run.summary.get("dataset", "?")) for run in runs}))
+    drawn = _drawn(found)
+    sections = [
+        Section("summary", "Summary", [summary_table(found)]),
+        Section("claims", "What can be claimed", list(_claims(found))),
+        Section("cost", "Accuracy against cost", list(_cost(found))),
+        Section("training", "Training", list(_training(drawn, found))),
+        Section("classes", "Classes", list(_classes(drawn, evidence))),
+        Section("calibration", "Calibration", list(_calibration(drawn))),
+        Section("configuration", "Configuration", list(_configuration(evidence, found))),
+        Section("environment", "Environment", [environment_table(runs)]),
+        Section("left-out", "Left out", [_left_out(evidence)]),
+    ]
+    return Page(
+        title=_title(evidence, found, dataset),
+        headline=headline(found, dataset),
+        facts=_facts(evidence, found, dataset),
+        sections=[section for section in sections if section.blocks],
+        series=series_of([group.label for group in found.groups]),
+    )
+
+
+def _title(evidence: Evidence, found: Findings, dataset: str) -> str:
+    attentions = {group.attention for group in found.groups}
+    if len(attentions) > 1:
+        return f"{spelled(len(attentions))} attentions on {dataset}"
+    only = attentions.pop()
+    return f"{only} on {dataset}" if len(found.groups) == 1 else f"{evidence.title}: {only}"
+
+
+def _facts(evidence: Evidence, found: Findings, dataset: str) -> list[tuple[str, str]]:
+    runs = evidence.runs
+    models = sorted({plain(run.summary.get("model", run.config.model.name)) for run in runs})
+    epochs = sorted({run.config.train.epochs for run in runs})
+    seconds = sum(run.measured("seconds") or 0.0 for run in runs)
+    hardware = sorted({plain(run.environment.get("device", "?")) for run in runs})
+    facts = [
+        ("data", dataset + (f", {count(found.images, 'image')} judged" if found.images else "")),
+        ("model", listed(models)),
+        ("runs", f"{len(runs)} with {count(len({run.config.run.seed for run in runs}), 'seed')}"),
+        ("epochs", listed([str(number) for number in epochs])),
+        ("device", listed(hardware)),
+        ("training time", _duration(seconds)),
+    ]
+    recipe = evidence.study.get("recipe")
+    return [*([("recipe", plain(recipe))] if recipe else []), *facts]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _drawn(found: Findings) -> list[Group]:
+    """The groups that figures show: all, or the most accurate where there are too many."""
+    best = sorted(found.rows, key=lambda row: -row.accuracy)[:MOST_DRAWN]
+    kept = {row.label for row in best}
+    return [group for group in found.groups if group.label in kept]
+
+
+def _claims(found: Findings) -> Iterator[Block]:
+    claims = found.against_baseline
+    if not claims:
+        return
+    yield (
+        f"Differences in {found.measure} on the same images and seeds, each with a paired test "
+        f"and Holm's correction for {count(len(claims), 'comparison')} with {found.baseline}. "
+        "Images and seeds both count as chance."
+    )
+    yield Items([sentence(claim) for claim in claims])
+    yield Figures(
+        [
+            Figure(
+                "differences",
+                f"Differences to {found.baseline}",
+                f"Difference in {found.measure} to {found.baseline} with 95 % intervals; a filled "
+                "marker is a difference that holds after Holm's correction.",
+                differences(claims, series_of([row.label for row in found.rows])),
+            )
+        ]
+    )
+    if any(len(group.runs) == 1 for group in found.groups):
+        yield (
+            "With a single run an interval covers new images and not new seeds: a difference may "
+            "be the luck of that seed."
+        )
+    if found.others:
+        holding = [claim for claim in found.others if claim.holds]
+        told = (
+            "none of them shows a difference" if not holding else f"{len(holding)} of them differ"
+        )
+        yield (
+            f"Among the {count(len(found.others), 'pair')} without {found.baseline}, corrected "
+            f"together, {told}."
+        )
+        if holding:
+            yield Items([sentence(claim) for claim in holding])
+        yield pairs_table(found.others)
+
+
+def _cost(found: Findings) -> Iterator[Block]:
+    series = series_of([row.label for row in found.rows])
+    figures = [
+        Figure(
+            f"accuracy_{name}",
+            f"Accuracy against {name}",
+            f"Accuracy against {label}, with 95 % intervals. Rings and the dashed line mark the "
+            "front: no other is both more accurate and cheaper.",
+            drawing,
+        )
+        for name, key, label, more in (
+            ("throughput", "img_per_s", "training throughput, img/s", True),
+            ("memory", "peak_memory_mib", "peak memory, MiB", False),
+        )
+        if (drawing := pareto(found.rows, series, key, label, more_is_better=more)) is not None
+    ]
+    if figures:
+        yield Figures(figures)
+
+
+def _training(drawn: Sequence[Group], found: Findings) -> Iterator[Block]:
+    series = series_of([group.label for group in drawn])
+    wanted: list[tuple[str, str, str, Drawing | None]] = [
+        (
+            "accuracy_over_time",
+            "Validation accuracy over time",
+            "Validation accuracy over the seconds spent in training.",
+            accuracy_over_time(drawn, series),
+        ),
+        (
+            "accuracy_over_epochs",
+            "Validation accuracy over epochs",
+            "Validation accuracy after each epoch.",
+            epoch_curves(drawn, series, "val_accuracy", "validation accuracy"),
+        ),
+        (
+            "loss_over_epochs",
+            "Training loss over epochs",
+            "Training loss of each epoch.",
+            epoch_curves(drawn, series, "train_loss", "training loss"),
+        ),
+    ]
+    several = any(len(group.runs) > 1 for group in drawn)
+    spread = " Lines are means, shades reach from the lowest to the highest run." if several else ""
+    if len(drawn) < len(found.groups):
+        yield f"Drawn are the {len(drawn)} most accurate of {len(found.groups)}."
+    figures = [Figure(name, title, text + spread, own) for name, title, text, own in wanted if own]
+    if figures:
+        yield Figures(figures)
+
+
+def _classes(drawn: Sequence[Group], evidence: Evidence) -> Iterator[Block]:
+    names = evidence.runs[0].class_names
+    if any(run.class_names != names for run in evidence.runs):
+        yield "The runs were made on different classes, so classes are not compared."
+        return
+    found = {group.label: class_counts(group, len(names)) for group in drawn}
+    counts = {label: own for label, own in found.items() if own is not None}
+    if not counts:
+        return
+    series, names_of_files = series_of(counts), file_names(counts)
+    accuracies = {label: own.accuracy for label, own in counts.items()}
+    dots = class_accuracy(accuracies, names, series)
+    if dots is not None:
+        few = f" The {MOST_CLASSES} classes on which they differ most." if len(names) > 20 else ""
+        text = f"Share of each class that was recognised, hardest class first.{few}"
+        yield Figures([Figure("class_accuracy", "Accuracy of each class", text, dots)])
+    yield (
+        "Confusion, in percent of each true class over all seeds: recognised images on the "
+        "diagonal, mistakes in the warmer colour."
+    )
+    yield Figures(
+        [
+            Figure(
+                f"confusion_{names_of_files[label]}",
+                label,
+                f"Confusion of {label}: mean accuracy of a class {percent(own.mean_accuracy)}.",
+                confusion(own, names),
+            )
+            for label, own in counts.items()
+        ],
+        small=True,
+    )
+    yield mix_ups_table(counts, names)
+    yield classes_table(counts, names)
+
+
+def _calibration(drawn: Sequence[Group]) -> Iterator[Block]:
+    found = {group.label: own for group in drawn if (own := reliability(group)) is not None}
+    if not found:
+        return
+    series, names_of_files = series_of(found), file_names(found)
+    yield (
+        "A model is calibrated when, of the images it is 80 % sure of, it gets 80 % right: on the "
+        "diagonal. Below it the model is surer than it is right. Grey bars: the share of images."
+    )
+    yield Figures(
+        [
+            Figure(
+                f"reliability_{names_of_files[label]}",
+                label,
+                f"Reliability of {label}: expected calibration error {percent(own.error)}.",
+                reliability_diagram(own, series[label]),
+            )
+            for label, own in found.items()
+        ],
+        small=True,
+    )
+    yield calibration_table(found)
+
+
+def _configuration(evidence: Evidence, found: Findings) -> Iterator[Block]:
+    if found.differing:
+        yield f"Besides the attention the runs differ in {listed(found.differing)}."
+    else:
+        yield "All runs share this configuration; only the attention and the seed are varied."
+    yield Listing("The configuration that all runs share", shared_configuration(evidence.runs))
+
+
+def _left_out(evidence: Evidence) -> Block:
+    if not evidence.left_out:
+        return f"Nothing: all {count(len(evidence.runs), 'run')} found are in this report."
+    return left_out_table(evidence.left_out)

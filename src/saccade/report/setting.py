@@ -1,0 +1,85 @@
+"""Where and how the runs were made: hardware, versions, seeds, commands, configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from saccade.report.collect import Run, plain
+from saccade.report.page import Cell, Column, Table
+
+__all__ = ["environment_table", "shared_configuration"]
+
+MOST_LISTED = 3
+VARIED = {"model": {"attention"}, "run": {"seed"}}
+
+
+def environment_table(runs: Sequence[Run]) -> Table:
+    """One line for each fact; where runs differ, their values side by side."""
+    facts: dict[str, Callable[[Run], object]] = {
+        "device": lambda run: run.environment.get("device"),
+        "processes": lambda run: run.environment.get("world_size"),
+        "CPU cores": lambda run: run.environment.get("cpu_count"),
+        "torch threads": lambda run: run.environment.get("torch_threads"),
+        "platform": lambda run: run.environment.get("platform"),
+        "saccade": lambda run: run.environment.get("saccade"),
+        "git revision": lambda run: run.environment.get("git_revision"),
+        "Python": lambda run: run.environment.get("python"),
+        "CUDA": lambda run: run.environment.get("cuda"),
+        "packages": lambda run: _packages(run.environment),
+        "seeds": lambda run: run.config.run.seed,
+        "started": lambda run: run.environment.get("time"),
+        "command": lambda run: _command(run.environment),
+    }
+    rows = []
+    for name, fact in facts.items():
+        values = {plain(value): None for run in runs if (value := fact(run)) not in (None, "")}
+        if values:
+            told = _span(list(values)) if name == "started" else _listed(list(values), name)
+            rows.append([Cell(name, name), Cell(told, told)])
+    columns = (Column("what", "what", is_number=False), Column("value", "value", is_number=False))
+    return Table("environment", "Environment", columns, rows)
+
+
+def _span(values: Sequence[str]) -> str:
+    first, last = min(values), max(values)
+    return first if first == last else f"{first} to {last}"
+
+
+def _listed(values: Sequence[str], name: str) -> str:
+    """Distinct values, numbers in their order; commands are cut after a few."""
+    if name == "command" and len(values) > MOST_LISTED:
+        return " ; ".join(values[:MOST_LISTED]) + f" ; and {len(values) - MOST_LISTED} more"
+    whole = all(value.isdigit() for value in values)
+    return ", ".join(sorted(values, key=int) if whole else values)
+
+
+def _packages(environment: Mapping[str, Any]) -> str:
+    packages = environment.get("packages")
+    known = packages.items() if isinstance(packages, Mapping) else ()
+    return ", ".join(f"{name} {version}" for name, version in known if version)
+
+
+def _command(environment: Mapping[str, Any]) -> str:
+    words = environment.get("command")
+    return " ".join(map(str, words)) if isinstance(words, list) else ""
+
+
+def shared_configuration(runs: Sequence[Run]) -> str:
+    """The keys on which all runs agree, as YAML; attention and seed are what is varied."""
+    dumps = [run.config.model_dump(mode="json") for run in runs]
+    shared: dict[str, Any] = {}
+    for section, values in dumps[0].items():
+        if not isinstance(values, dict):
+            continue
+        agreed = {
+            key: value
+            for key, value in values.items()
+            if key not in VARIED.get(section, ())
+            and all(dump.get(section, {}).get(key) == value for dump in dumps)
+        }
+        if agreed and section not in ("search", "tune"):
+            shared[section] = agreed
+    return yaml.safe_dump(shared, sort_keys=False, allow_unicode=True)

@@ -1,0 +1,192 @@
+"""The tables of a report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from saccade.report.classes import ClassCounts, Reliability
+from saccade.report.collect import LeftOut
+from saccade.report.findings import Claim, Findings, Row
+from saccade.report.page import NOTHING, Cell, Column, Table
+from saccade.report.words import GLUE, interval, p_text, percent, points, significant
+
+__all__ = [
+    "calibration_table",
+    "classes_table",
+    "left_out_table",
+    "mix_ups_table",
+    "pairs_table",
+    "summary_table",
+]
+
+GIGA, MEGA = 1e9, 1e6
+
+
+def _text(text: str) -> Cell:
+    return Cell(text, text)
+
+
+def _amount(value: float | None, digits: int = 3, *, strong: bool = False) -> Cell:
+    return Cell(significant(value, digits), value, strong)
+
+
+def _bare(value: float | str | None) -> Cell:
+    """A cell of a column that is in files only."""
+    return Cell("", value)
+
+
+def summary_table(found: Findings) -> Table:
+    """One row for each group."""
+    big = max((row.flops or 0 for row in found.rows), default=0) >= GIGA
+    batch = f", batch {found.latency_batch}" if found.latency_batch else ""
+    columns = (
+        Column("attention", "attention", is_number=False),
+        Column("runs", "runs"),
+        Column("accuracy", f"{found.measure} [95{GLUE}%]"),
+        Column("accuracy_low"),
+        Column("accuracy_high"),
+        Column("difference", f"points to {found.baseline} [95{GLUE}%]"),
+        Column("difference_low"),
+        Column("difference_high"),
+        Column("p_corrected", "p (Holm)"),
+        Column("p_value"),
+        Column("seconds_per_epoch", "s/epoch"),
+        Column("img_per_s", "img/s"),
+        Column("latency_ms", f"latency, ms{batch}"),
+        Column("peak_memory_mib", "memory, MiB"),
+        Column("parameters", "parameters"),
+        Column("flops", f"{'G' if big else 'M'}FLOPs"),
+        Column("approximation_error", "error to softmax"),
+    )
+    rows = [_summary_row(row, GIGA if big else MEGA) for row in found.rows]
+    note = (
+        "Brackets hold 95 % intervals over new seeds and new images. Bold: ahead of every other "
+        "by more than chance. For accuracy, each difference holds after Holm's correction; for "
+        "what was timed or weighed, its worst run beats the best run of all others."
+    )
+    return Table("summary", "Summary", columns, rows, note if len(rows) > 1 else "")
+
+
+def _summary_row(row: Row, unit: float) -> list[Cell]:
+    claim = row.against_baseline
+    flops = Cell(significant(row.flops / unit) if row.flops else NOTHING, row.flops)
+    accuracy = f"{percent(row.accuracy)} {interval(row.accuracy_low, row.accuracy_high)}".strip()
+    return [
+        _text(row.label),
+        Cell(str(row.runs), row.runs),
+        Cell(accuracy, row.accuracy, "accuracy" in row.best),
+        _bare(row.accuracy_low),
+        _bare(row.accuracy_high),
+        *_difference(claim),
+        _amount(row.seconds_per_epoch, strong="seconds_per_epoch" in row.best),
+        _amount(row.img_per_s, strong="img_per_s" in row.best),
+        _amount(row.latency_ms),
+        _amount(row.peak_memory_mib, strong="peak_memory_mib" in row.best),
+        _amount(row.parameters, strong="parameters" in row.best),
+        Cell(flops.text, flops.value, "flops" in row.best),
+        _amount(row.approximation_error, 2),
+    ]
+
+
+def _difference(claim: Claim | None) -> list[Cell]:
+    """Difference, its bounds, and p corrected and not."""
+    if claim is None:
+        return [Cell(NOTHING), _bare(None), _bare(None), Cell(NOTHING), _bare(None)]
+    bounds = f"[{points(claim.low)}, {points(claim.high)}]"
+    return [
+        Cell(f"{points(claim.difference)} {bounds}", claim.difference, claim.holds),
+        _bare(claim.low),
+        _bare(claim.high),
+        Cell(p_text(claim.p_corrected, bare=True), claim.p_corrected),
+        _bare(claim.p_value),
+    ]
+
+
+def pairs_table(claims: Sequence[Claim]) -> Table:
+    """Every pair without the baseline."""
+    columns = (
+        Column("first", "first", is_number=False),
+        Column("second", "second", is_number=False),
+        Column("difference", f"points [95{GLUE}%]"),
+        Column("difference_low"),
+        Column("difference_high"),
+        Column("p_corrected", "p (Holm)"),
+        Column("p_value"),
+        Column("verdict", "verdict", is_number=False),
+    )
+    rows = [
+        [_text(claim.first), _text(claim.second), *_difference(claim), _text(_verdict(claim))]
+        for claim in claims
+    ]
+    return Table("pairs", f"The other {len(rows)} pairs", columns, rows, folded=True)
+
+
+def _verdict(claim: Claim) -> str:
+    if not claim.holds:
+        return "no difference can be claimed"
+    return f"{claim.first if claim.difference > 0 else claim.second} is better"
+
+
+def classes_table(counts: Mapping[str, ClassCounts], names: Sequence[str]) -> Table:
+    """Accuracy of each class in each group."""
+    columns = [
+        Column("class", "class", is_number=False),
+        Column("images", "images"),
+        *(Column(label, label) for label in counts),
+    ]
+    images = next(iter(counts.values())).confusion.sum(1)
+    rows = [
+        [
+            _text(name),
+            Cell(f"{images[k]:,}", int(images[k])),
+            *(_share(float(own.accuracy[k])) for own in counts.values()),
+        ]
+        for k, name in enumerate(names)
+    ]
+    note = "Images are counted once for each run."
+    return Table("classes", "Accuracy of each class", columns, rows, note, folded=True)
+
+
+def _share(value: float) -> Cell:
+    return Cell(NOTHING) if math.isnan(value) else Cell(percent(value), value)
+
+
+def mix_ups_table(counts: Mapping[str, ClassCounts], names: Sequence[str]) -> Table:
+    """The commonest mistakes of each group."""
+    columns = (
+        Column("attention", "attention", is_number=False),
+        Column("true", "true class", is_number=False),
+        Column("said", "taken for", is_number=False),
+        Column("share", "share of the class"),
+    )
+    rows = [
+        [_text(label), _text(names[i]), _text(names[j]), _share(share)]
+        for label, own in counts.items()
+        for i, j, share in own.mix_ups(3)
+    ]
+    return Table("mix_ups", "The three commonest mistakes of each", columns, rows, folded=True)
+
+
+def calibration_table(found: Mapping[str, Reliability]) -> Table:
+    """How far confidence and accuracy lie apart."""
+    columns = (
+        Column("attention", "attention", is_number=False),
+        Column("calibration_error", "expected calibration error"),
+        Column("sureness", "confidence minus accuracy, points"),
+    )
+    rows = [
+        [_text(label), _share(own.error), Cell(points(own.sureness), own.sureness)]
+        for label, own in found.items()
+    ]
+    return Table("calibration", "Calibration", columns, rows)
+
+
+def left_out_table(gaps: Sequence[LeftOut]) -> Table:
+    """What is not in the report and why."""
+    columns = (
+        Column("what", "left out", is_number=False),
+        Column("reason", "why", is_number=False),
+    )
+    rows = [[_text(gap.what), _text(gap.reason)] for gap in gaps]
+    return Table("left_out", "Left out", columns, rows)

@@ -1,0 +1,173 @@
+"""Numbers and findings in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from saccade.report.findings import Claim, Findings, Row
+from saccade.report.page import NOTHING
+
+__all__ = [
+    "GLUE",
+    "count",
+    "headline",
+    "interval",
+    "listed",
+    "p_text",
+    "percent",
+    "points",
+    "sentence",
+    "significant",
+    "spelled",
+]
+
+SPELLED = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
+MINUS, GLUE = "\u2212", "\u00a0"
+
+
+def percent(fraction: float) -> str:
+    """An accuracy."""
+    return f"{100 * fraction:.1f}{GLUE}%"
+
+
+def points(fraction: float, *, signed: bool = True) -> str:
+    """A difference of accuracies, in percentage points and without the unit."""
+    text = f"{100 * fraction:+.1f}" if signed else f"{100 * abs(fraction):.1f}"
+    text = "0.0" if text in ("+0.0", "-0.0") else text
+    return text.replace("-", MINUS)
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """Bounds of a fraction in percent; empty where there are none."""
+    return "" if low is None or high is None else f"[{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def p_text(p: float, *, bare: bool = False) -> str:
+    """A p value with as many digits as matter; bare as in a column that says what it is."""
+    if p < 0.001:
+        return f"<{GLUE}0.001" if bare else f"p{GLUE}<{GLUE}0.001"
+    digits = f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+    return digits if bare else f"p{GLUE}={GLUE}{digits}"
+
+
+def count(number: int, noun: str) -> str:
+    """A number and its noun."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def spelled(number: int) -> str:
+    """A number to open a title with, in letters where it is small."""
+    return SPELLED[number] if number < len(SPELLED) else str(number)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as in a sentence."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """A number to so many digits, with thousands apart; a dash where there is none."""
+    if value is None:
+        return NOTHING
+    if value and not 1e-3 <= abs(value) < 1e15:
+        return f"{value:.{digits - 1}e}"
+    if abs(value) >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
+    return f"{value:#.{digits}g}".removesuffix(".")
+
+
+def sentence(claim: Claim) -> str:
+    """What may be said about two groups."""
+    bounds = f"[{points(claim.low)},{GLUE}{points(claim.high)}]"
+    told = f"{points(claim.difference)} points {bounds}, {p_text(claim.p_corrected)} (Holm)"
+    if not claim.holds:
+        return f"{claim.first} and {claim.second}: no difference can be claimed, {told}."
+    word = "better" if claim.difference > 0 else "worse"
+    return f"{claim.first} is {word} than {claim.second}: {told}."
+
+
+def headline(found: Findings, dataset: str) -> str:
+    """What was found, in a few sentences."""
+    if len(found.rows) == 1:
+        return _of_one(found.rows[0], found, dataset)
+    parts = [_of_accuracy(found, dataset), *_of_cost(found)]
+    if found.differing:
+        parts.append(
+            f"The runs differ in more than the attention ({listed(found.differing[:4])}"
+            f"{' and more' if len(found.differing) > 4 else ''}), so none of this is the "
+            "attention's doing alone."
+        )
+    return " ".join(parts)
+
+
+def _of_one(row: Row, found: Findings, dataset: str) -> str:
+    bounds = interval(row.accuracy_low, row.accuracy_high)
+    images = f" on {count(found.images, 'image')}" if found.images else ""
+    runs = f", the mean of {count(row.runs, 'run')}" if row.runs > 1 else ""
+    value = f"{percent(row.accuracy)} {bounds}".strip()
+    return f"{row.label} reaches {value} {found.measure} on {dataset}{images}{runs}."
+
+
+def _of_accuracy(found: Findings, dataset: str) -> str:
+    claims = found.against_baseline
+    if not claims:
+        top = max(found.rows, key=lambda row: row.accuracy)
+        return (
+            f"{top.label} has the highest {found.measure} on {dataset}, {percent(top.accuracy)}, "
+            "but no difference can be claimed: the runs kept no predictions of the same images."
+        )
+    better = [claim for claim in claims if claim.holds and claim.difference > 0]
+    worse = [claim for claim in claims if claim.holds and claim.difference < 0]
+    open_ones = [claim for claim in claims if not claim.holds]
+    base = next(row for row in found.rows if row.label == found.baseline)
+    level = f"{found.baseline} ({percent(base.accuracy)})"
+    if not better and not worse:
+        return _of_nothing(open_ones, level, dataset)
+    parts = [
+        f"{listed([claim.first for claim in some])} {'is' if len(some) == 1 else 'are'} {word} "
+        f"than {level} on {dataset}, by {_span(some)}"
+        for some, word in ((better, "more accurate"), (worse, "less accurate"))
+        if some
+    ]
+    rest = listed([claim.first for claim in open_ones]) if open_ones else ""
+    return (
+        ". ".join([*parts, *([f"For {rest} no difference can be claimed"] if rest else [])]) + "."
+    )
+
+
+def _of_nothing(claims: Sequence[Claim], level: str, dataset: str) -> str:
+    if len(claims) == 1:
+        return (
+            f"No difference in accuracy between {claims[0].first} and {level} on {dataset} can "
+            f"be claimed: {points(claims[0].difference)} points, {p_text(claims[0].p_corrected)}."
+        )
+    low = min(claim.difference for claim in claims)
+    high = max(claim.difference for claim in claims)
+    return (
+        f"None of the {len(claims)} others can be called more or less accurate than {level} on "
+        f"{dataset}: they lie {points(low)} to {points(high)} points from it, no more than chance "
+        "can explain."
+    )
+
+
+def _span(claims: Sequence[Claim]) -> str:
+    sizes = sorted(abs(claim.difference) for claim in claims)
+    if len(sizes) == 1:
+        return f"{points(sizes[0], signed=False)} points"
+    return f"{points(sizes[0], signed=False)} to {points(sizes[-1], signed=False)} points"
+
+
+def _of_cost(found: Findings) -> list[str]:
+    """The costs in which one group is clearly ahead."""
+    base = next(row for row in found.rows if row.label == found.baseline)
+    told = []
+    for row in found.rows:
+        ahead = []
+        if "img_per_s" in row.best and row.img_per_s:
+            ratio = row.img_per_s / base.img_per_s if base.img_per_s and row != base else None
+            times = f" ({ratio:.1f} times {base.label})" if ratio else ""
+            ahead.append(f"trains fastest, {significant(row.img_per_s)} images a second{times}")
+        if "peak_memory_mib" in row.best:
+            ahead.append(f"needs the least memory, {significant(row.peak_memory_mib)} MiB")
+        told += [f"{row.label} {', and '.join(ahead)}."] if ahead else []
+    return told
