@@ -1,0 +1,157 @@
+"""One forward pass, watched: what each chosen attention layer was given, and its gradient.
+
+The pass takes the fast path, fused kernels and linear-time forms included; only the tokens that
+enter the chosen layers are kept, N x C numbers a layer. Every map can be formed from them, for any
+queries, also where the mechanism never forms one.
+
+With a gradient, a row of the map becomes relu(dy/dA * A), y the logit of the target class
+(arXiv:2103.15679, eq. 5). The fast path has no A to differentiate by, but its heads put out
+o_i = f_i sum_j A_ij v_j, so that dy/dA_ij = f_i (dy/do_i).v_j. The factor f_i, which TaylorShift
+puts on its output, is what comes out where every value is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from saccade.errors import ConfigError
+from saccade.layers import MultiHeadAttention
+from saccade.models import VisionTransformer
+
+__all__ = ["LayerInput", "Observation", "check_model", "observe"]
+
+
+@dataclass(frozen=True)
+class LayerInput:
+    """What one attention layer was given, from which rows of its map are formed.
+
+    Attributes:
+        attn: The layer.
+        tokens: Its input, (B, N, C).
+        grid: Rows and columns of the patch tokens.
+        gradient: dy/do of what its heads put out, (B, N, H * D); None for plain attention.
+    """
+
+    attn: MultiHeadAttention
+    tokens: Tensor
+    grid: tuple[int, int]
+    gradient: Tensor | None = None
+
+    @torch.no_grad()
+    def rows(self, queries: Tensor) -> Tensor:
+        """The rows of chosen tokens, (B, H, Q, N); times their gradient where there is one."""
+        weights = self.attn.attention_weights(self.tokens, queries=queries, grid=self.grid)
+        if self.gradient is None:
+            return weights
+        slopes, values = self._slopes_and_values
+        return F.relu(weights.mul_(slopes[:, :, queries] @ values.mT))
+
+    @cached_property
+    def _slopes_and_values(self) -> tuple[Tensor, Tensor]:
+        """f_i dy/do_i and v_j, (B, H, N, D) each."""
+        assert self.gradient is not None
+        q, k, v = self.attn.heads(self.tokens)
+        # As wide as v, although one column would do: for D != E torch has no fused softmax.
+        factor = self.attn.attend(q, k, torch.ones_like(v), grid=self.grid)
+        slopes = self.gradient.view(*self.tokens.shape[:2], *v.shape[1::2]).transpose(1, 2)
+        return slopes * factor, v
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A forward pass that was watched.
+
+    Attributes:
+        logits: (B, K).
+        readout: (B, N), how much each token counts in the pooled features: 1 for a class token,
+            equal parts for an average, the weights of an attention pooling. Sums to one.
+        layers: The layers asked for, in the order of the model.
+    """
+
+    logits: Tensor
+    readout: Tensor
+    layers: tuple[LayerInput, ...]
+
+
+def check_model(model: nn.Module) -> VisionTransformer:
+    """Refuse what is no image model with attention layers."""
+    if not isinstance(model, VisionTransformer):
+        raise ConfigError(f"model is a {type(model).__name__}; maps want a VisionTransformer")
+    return model
+
+
+def observe(
+    model: VisionTransformer,
+    images: Tensor,
+    layers: Sequence[int],
+    *,
+    gradient: bool = False,
+    target: Tensor | None = None,
+) -> Observation:
+    """Run a model in evaluation mode and keep what the layers were given.
+
+    Args:
+        model: Left as it was found.
+        images: (B, in_chans, height, width), normalised.
+        layers: Indices of blocks, ascending.
+        gradient: Whether to differentiate the target's logit as well.
+        target: (B,), classes; the predicted ones by default.
+    """
+    attentions = [model.blocks[index].attn for index in layers]
+    with _watched(model, attentions) as seen, torch.set_grad_enabled(gradient):
+        logits = model(images.detach().requires_grad_() if gradient else images)
+        gradients: Sequence[Tensor | None] = [None] * len(attentions)
+        if gradient:
+            target = logits.argmax(dim=1) if target is None else target
+            chosen = logits.gather(1, target[:, None]).sum()
+            gradients = torch.autograd.grad(chosen, [seen[attn.proj] for attn in attentions])
+    grid = model.patch_embed.grid_size
+    found = [
+        LayerInput(attn, seen[attn].detach(), grid, slope)
+        for attn, slope in zip(attentions, gradients, strict=True)
+    ]
+    return Observation(logits.detach(), _readout(model, logits.detach(), seen), tuple(found))
+
+
+@contextmanager
+def _watched(
+    model: VisionTransformer, attentions: Sequence[MultiHeadAttention]
+) -> Iterator[dict[nn.Module, Tensor]]:
+    """Evaluation mode, and the input of each layer by its module while the model runs."""
+    seen: dict[nn.Module, Tensor] = {}
+
+    def keep(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        seen[module] = inputs[0]
+
+    watched: list[nn.Module] = [part for attn in attentions for part in (attn, attn.proj)]
+    watched += [] if model.attn_pool is None else [model.attn_pool]
+    handles = [module.register_forward_pre_hook(keep) for module in watched]
+    was_training, was_checkpointing = model.training, model.grad_checkpointing
+    model.eval().set_grad_checkpointing(False)
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+        model.train(was_training).set_grad_checkpointing(was_checkpointing)
+
+
+@torch.no_grad()
+def _readout(model: VisionTransformer, like: Tensor, seen: dict[nn.Module, Tensor]) -> Tensor:
+    """The share of every token in the pooled features, (B, N)."""
+    prefix = model.num_prefix_tokens
+    shares = like.new_zeros(len(like), prefix + model.patch_embed.num_patches)
+    if model.config.global_pool == "token":
+        shares[:, 0] = 1
+    elif model.attn_pool is None:
+        shares[:, prefix:] = 1 / model.patch_embed.num_patches
+    else:
+        shares[:, prefix:] = model.attn_pool.attention_weights(seen[model.attn_pool]).mean(dim=1)
+    return shares
