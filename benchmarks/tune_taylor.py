@@ -26,17 +26,22 @@ DIRECT_KERNELS = ("direct_forward", "direct_queries", "direct_keys")
 
 
 def candidates(kernel: str, dim: int) -> list[Blocks]:
-    """The block sizes to try."""
-    warps, stages = (4, 8), (1, 2, 3) if kernel in ROWS_KERNELS else (2, 3, 4)
+    """The block sizes to try: those whose registers and shared memory have a chance to fit."""
+    both = (4, 8)
     if kernel == "accumulate":
-        groups = {16: (1,), 32: (1, 3), 64: (1, 2), 128: (1, 2)}[dim]
-        return [Blocks(*c) for c in itertools.product(groups, (32, 64, 128), warps, stages)]
-    if kernel == "moments":
-        return [Blocks(0, *c) for c in itertools.product((32, 64, 128), warps, (1, 2, 3))]
-    if kernel in ROWS_KERNELS:
-        return [Blocks(r, 0, w, s) for r, w, s in itertools.product((64, 128, 256), warps, stages)]
-    rows, blocks = (128,), (32, 64, 128)
-    return [Blocks(*c) for c in itertools.product(rows, blocks, warps, stages)]
+        groups = {16: (1,), 32: (1, 3), 64: (1, 2), 128: (1,)}[dim]
+        sizes = itertools.product(groups, (32, 64, 128), both, (2, 3, 4))
+    elif kernel == "moments":
+        sizes = itertools.product((0,), (32, 64, 128), both, (2, 3))
+    elif kernel in ROWS_KERNELS and dim <= 32:
+        sizes = [(r, 16, w, s) for r, w in ((64, 4), (128, 4), (128, 8)) for s in (1, 2, 3)]
+    elif kernel in ROWS_KERNELS:
+        blocks = ((64, 4), (128, 4), (128, 8), (256, 8))
+        sizes = [(r, part, w, s) for r, w in blocks for part in (4, 8, 16) for s in (2, 3)]
+    else:
+        blocks = ((64, 4), (128, 4), (128, 8), (256, 8), (256, 16))
+        sizes = [(r, n, w, s) for r, w in blocks for n in (32, 64, 128) for s in (2, 3)]
+    return [Blocks(*size) for size in sizes]
 
 
 def make_problem(dim: int, tokens: int) -> Problem:
@@ -65,8 +70,11 @@ class Runner:
             blocks if name == kernel else blocks_for(name, *rest)
         )
         p = self.problem
-        if kernel in ("accumulate", "moments"):
-            launch._accumulate(p, p.k, p.v, None, keys=True)
+        rows = launch._Rows(p.k, p.v)
+        if kernel == "accumulate":
+            launch._state(p, rows, p.k)
+        elif kernel == "moments":
+            launch._moments(p, rows)
         elif kernel == "values":
             launch._values(p, p.q, self.state, self.moments, self.out, self.total)
         elif kernel == "gradients":

@@ -1,5 +1,6 @@
 """Launches of the fused kernels: grids, buffers, and nothing about gradients of gradients."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -150,50 +151,68 @@ def _splits(tokens: int, block: int, programs: int) -> tuple[int, int]:
     return max(1, triton.cdiv(tokens, per_split)), per_split
 
 
-def _accumulate(
-    p: Problem, x: Tensor, w: Tensor, r: Tensor | None, *, keys: bool
-) -> tuple[Tensor, Tensor]:
-    """Sums over the rows of x and w: the state (B H, pairs * 256, E) and the moments.
+@dataclass(frozen=True)
+class _Rows:
+    """Rows x and w to sum over: keys and values, or queries and dy with weights r = dz."""
 
-    The rows are split among several programs where one for each group of tile pairs and head would
+    x: Tensor
+    w: Tensor
+    r: Tensor | None = None
+
+    @property
+    def are_keys(self) -> bool:
+        return self.r is None
+
+    @property
+    def tokens(self) -> int:
+        return self.x.shape[2]
+
+
+def _moments(p: Problem, rows: _Rows) -> tuple[Tensor, Tensor]:
+    """The smaller sums over rows, and each row's alpha where rows are normalised."""
+    x, w, normalised = rows.x, rows.w, p.temperature is not None
+    alpha = p.new(p.batch_heads, rows.tokens, dtype=torch.float32) if normalised else x
+    size = blocks_for("moments", max(p.dim, p.width), p.operands)
+    parts, per_split = _splits(rows.tokens, size.block, p.batch_heads)
+    sums = p.new(parts, p.batch_heads, _moments_size(p), dtype=torch.float32)
+    over = 1 / max(1, p.keys)
+    flags = _flags(p)
+    flags["MASKED"] &= rows.are_keys
+    moments[(parts, p.batch_heads)](
+        x, w, x if rows.r is None else rows.r, p.mask_argument, p.temperature_argument, sums, alpha,
+        p.heads, rows.tokens, p.dim, p.width, per_split, *x.stride(), *w.stride(),
+        1.0 if rows.are_keys else p.scale, p.a * over, p.b * over, p.c * over,
+        BLOCK=size.block, num_warps=size.warps, num_stages=size.stages,
+        TEMPERED=not rows.are_keys and normalised, WEIGHTED=rows.r is not None,
+        EVEN=_is_even(p, rows.tokens, per_split), **flags,
+    )  # fmt: skip
+    return sums[0] if parts == 1 else sums.sum(dim=0), alpha
+
+
+def _state(p: Problem, rows: _Rows, alpha: Tensor) -> Tensor:
+    """The state (B H, pairs * 256, E).
+
+    Rows are split among several programs where one for each group of tile pairs and head would
     leave the device idle; partial sums are added in a fixed order.
     """
-    tokens, flags, tiles = x.shape[2], _flags(p), _tiles(p)
-    flags["MASKED"] = keys and p.key_mask is not None
-    scale, over = 1.0 if keys else p.scale, 1 / max(1, p.keys)
-    places = (p.heads, tokens, p.dim, p.width)
-    strides = (*x.stride(), *w.stride())
-    normalised = p.temperature is not None
-    alpha = p.new(p.batch_heads, tokens, dtype=torch.float32) if normalised else x
-
-    size = blocks_for("moments", max(p.dim, p.width), p.operands)
-    parts, per_split = _splits(tokens, size.block, p.batch_heads)
-    sums = p.new(parts, p.batch_heads, _moments_size(p), dtype=torch.float32)
-    moments[(parts, p.batch_heads)](
-        x, w, x if r is None else r, p.mask_argument, p.temperature_argument, sums, alpha,
-        *places, per_split, *strides, scale, p.a * over, p.b * over, p.c * over,
-        BLOCK=size.block, num_warps=size.warps, num_stages=size.stages,
-        TEMPERED=not keys and normalised, WEIGHTED=r is not None,
-        EVEN=_is_even(p, tokens, per_split), **flags,
-    )  # fmt: skip
-
-    del flags["DP"]
+    x, w, tiles = rows.x, rows.w, _tiles(p)
     size = blocks_for("accumulate", max(p.dim, p.width), p.operands)
     group = next(n for n in range(size.rows, 0, -1) if tiles["PAIRS"] % n == 0)
     groups = tiles["PAIRS"] // group
-    splits, per_split = _splits(tokens, size.block, p.batch_heads * groups)
+    splits, per_split = _splits(rows.tokens, size.block, p.batch_heads * groups)
     dtype = p.operands if splits == 1 else torch.float32
     state = p.new(splits, p.batch_heads, tiles["PAIRS"] * 256, p.width, dtype=dtype)
+    flags = _flags(p)
+    flags["MASKED"] &= rows.are_keys
+    del flags["DP"]
+    unnormalised = p.scale * p.scale if p.temperature is None and not rows.are_keys else 1.0
     accumulate[(groups, splits, p.batch_heads)](
-        x, w, p.mask_argument, alpha, state, *places, per_split, *strides,
-        p.a * over * (1.0 if normalised else scale * scale),
+        x, w, p.mask_argument, alpha, state, p.heads, rows.tokens, p.dim, p.width, per_split,
+        *x.stride(), *w.stride(), p.a / max(1, p.keys) * unnormalised,
         BLOCK=size.block, GROUP=group, num_warps=size.warps, num_stages=size.stages,
-        EVEN=_is_even(p, tokens, per_split), **flags, **tiles,
+        EVEN=_is_even(p, rows.tokens, per_split), **flags, **tiles,
     )  # fmt: skip
-    return (
-        state[0] if splits == 1 else state.sum(dim=0).to(p.operands),
-        sums[0] if parts == 1 else sums.sum(dim=0),
-    )
+    return state[0] if splits == 1 else state.sum(dim=0).to(p.operands)
 
 
 def _moments_size(p: Problem) -> int:
@@ -203,7 +222,9 @@ def _moments_size(p: Problem) -> int:
 
 def run_efficient(p: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Output (B, H, N, E), row sums over N (B H, N), the state and the smaller sums."""
-    state, sums = _accumulate(p, p.k, p.v, None, keys=True)
+    rows = _Rows(p.k, p.v)
+    sums, alpha = _moments(p, rows)
+    state = _state(p, rows, alpha)
     out = p.new(*p.q.shape[:3], p.width)
     total = p.new(p.batch_heads, p.queries, dtype=torch.float32)
     _values(p, p.q, state, sums, out, total)
@@ -273,7 +294,9 @@ def run_efficient_backward(
     dy = dy.view(*p.q.shape[:3], p.width)
     dq, dk, dv = (p.new(*x.shape) for x in (p.q, p.k, p.v))
     dt = _gradients(p, p.q, dy, dz, state, sums, dq)
-    state, sums = _accumulate(p, p.q, dy, dz, keys=False)
+    rows = _Rows(p.q, dy, dz)
+    sums, alpha = _moments(p, rows)
+    state = _state(p, rows, alpha)
     _values(p, p.k, state, sums, dv, None)
     _gradients(p, p.k, p.v, None, state, sums, dk)
     return dq, dk, dv, _temperature_gradient(p, dt)
