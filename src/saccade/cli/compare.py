@@ -1,0 +1,155 @@
+"""`saccade compare`: one recipe, several attentions, everything else the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saccade.cli.tables import print_table
+from saccade.errors import ConfigError, Preempted, TrainingError
+
+if TYPE_CHECKING:
+    from saccade.study.comparison import Plan
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def compare(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(help="A recipe's name or a YAML file; --resume can do without."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="Changes, for all attentions alike."),
+    ] = None,
+    attention: Annotated[
+        str | None, typer.Option(help="Names with commas between; all nine if absent.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many; 3 if absent.")] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(help="Cross-validate in so many parts of the training set instead."),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="What the others are compared with; softmax if absent.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at the same time on this machine.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="The comparison's folder.")] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with, or join, what is in --out; start it if new."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+) -> None:
+    """Train several attentions alike and say which is better, and how sure that is.
+
+    More machines: the same command with --resume and the same --out, on shared storage.
+    """
+    if out is None:
+        raise ConfigError("--out DIR is needed: the folder that the comparison goes to")
+    asked = {"attentions": _names(attention), "seeds": seeds, "folds": folds, "baseline": baseline}
+    given = {name: value for name, value in asked.items() if value is not None}
+    plan = _plan(recipe, overrides or [], given, out if resume else None)
+    from saccade.study import compare as run
+
+    try:
+        results = run(plan, out, jobs=jobs, resume=resume)
+    except (Preempted, TrainingError):
+        _show_what_there_is(out, as_json=as_json)
+        raise
+    _show(results, out, as_json=as_json)
+    if results["left_out"]:
+        left = results["left_out"]
+        raise TrainingError(f"{len(left)} run(s) failed; {left[0]['run']}: {left[0]['reason']}")
+
+
+def _names(attention: str | None) -> list[str] | None:
+    return None if attention is None else [n.strip() for n in attention.split(",") if n.strip()]
+
+
+def _plan(
+    recipe: str | None, overrides: list[str], given: dict[str, Any], resumed: Path | None
+) -> Plan:
+    """The plan asked for; that of the folder itself where no recipe is named."""
+    from saccade.study.comparison import ComparisonFolder, make_plan
+
+    if recipe is not None and "=" not in recipe:
+        return make_plan(recipe, overrides, **given)
+    if resumed is None:
+        raise ConfigError("RECIPE is needed: see `saccade list recipes`")
+    if recipe is not None or given:
+        raise ConfigError("--resume without RECIPE takes no changes: name the recipe too")
+    return ComparisonFolder.open(resumed).plan
+
+
+def _show_what_there_is(out: Path, *, as_json: bool) -> None:
+    path = out / "results.json"
+    if path.exists():
+        _show(json.loads(path.read_text(encoding="utf-8")), out, as_json=as_json)
+
+
+def _show(results: dict[str, Any], out: Path, *, as_json: bool) -> None:
+    page = _report(out) if any(row["runs"] for row in results["rows"]) else None
+    if as_json:
+        typer.echo(json.dumps({**results, "page": str(page) if page else None, "out": str(out)}))
+        return
+    _print(results)
+    for note in results["notes"]:
+        typer.echo(f"note: {note}")
+    typer.echo(f"page:        {page}" if page else "page:        none yet")
+    typer.echo(f"run folders: {out}")
+
+
+def _report(out: Path) -> Path | None:
+    """Write the page about the comparison; its path."""
+    from saccade.report import write_report
+
+    files = write_report(out).files
+    return next((file for file in files if file.suffix == ".html"), None)
+
+
+def _print(results: dict[str, Any]) -> None:
+    folds = results["measure"] == "fold_accuracy"
+    accuracy = "held-out accuracy" if folds else "test accuracy"
+    columns = ["attention", accuracy, f"{results['confidence']:.0%} interval", "spread", "runs"]
+    columns += [f"vs {results['baseline']}", "p (Holm)", "s/epoch", "img/s", "ms/image"]
+    columns += ["MiB", "params", "MFLOPs", "error"]
+    print_table("", columns, [_line(row) for row in results["rows"]])
+    typer.echo(
+        "vs: difference of accuracy in points. p: paired over seeds and images, corrected for the "
+        "number of comparisons.\nms/image: one image, forward. MiB: training. error: against the "
+        "softmax it approximates."
+    )
+
+
+def _line(row: dict[str, Any]) -> list[str]:
+    interval = "-"
+    if row["accuracy"] is not None:
+        interval = f"{100 * row['accuracy_low']:.2f} - {100 * row['accuracy_high']:.2f}"
+    return [
+        row["attention"],
+        _number(row["accuracy"], ".2f", 100, " %"),
+        interval,
+        _number(row["accuracy_spread"], ".2f", 100),
+        str(row["runs"]),
+        _number(row["difference"], "+.2f", 100),
+        _number(row["p_corrected"], ".2g"),
+        _number(row["seconds_per_epoch"], ".2f"),
+        _number(row["img_per_s"], ",.0f"),
+        _number(row["latency_ms"], ".2f"),
+        _number(row["peak_memory_mib"], ",.1f"),
+        _number(row["parameters"], ","),
+        _number(row["flops"], ",.2f", 1e-6),
+        _number(row["approximation_error"], ".3f"),
+    ]
+
+
+def _number(value: float | None, form: str, factor: float = 1, unit: str = "") -> str:
+    if value is None:
+        return "-"
+    return f"{value if factor == 1 else factor * value:{form}}{unit}"

@@ -1,0 +1,200 @@
+"""What a trained variant costs and how near it is to softmax, measured one at a time, at the end.
+
+While runs train side by side they disturb each other's times, so latency waits until all are done.
+
+- Latency: median wall time of one forward pass in evaluation mode, the device waited for, for one
+  image and for a batch as evaluation uses it.
+- Memory: of training. On a GPU torch's peak over the run; on a CPU the tensors that live at once in
+  one training step, weights and optimiser included, as torch's profiler sees them.
+- Approximation error: |core(q, k, v) - softmax(q, k, v)| / |softmax(q, k, v)|, mean over the
+  layers, for the q, k, v that the trained model itself forms from held-out images. The softmax is
+  that of the mechanism's own scores (`AttentionCore.softmax_counterpart`); attentions that do not
+  set out to approximate softmax have none.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from saccade.data import Loader, Splits, load_splits, make_loader
+from saccade.layers import AttentionCore
+from saccade.runs import RunFolder
+from saccade.study.comparison.folder import ComparisonFolder
+from saccade.study.comparison.work import leave_if_asked, tidy
+from saccade.train import build_model, load_model
+from saccade.train.distributed import Ranks, connect
+from saccade.train.machine import set_up_machine
+from saccade.train.memory import MIB, is_out_of_memory
+from saccade.train.step import PRECISIONS, Stepper
+from saccade.train.stops import StopRequest
+
+__all__ = ["approximation_error", "measure", "measure_run"]
+
+LATENCY_S = 0.5
+LEAST_CALLS, MOST_CALLS, WARM_UPS = 3, 100, 2
+HELD_OUT_IMAGES = 64
+
+
+def measure(folder: ComparisonFolder, stop: StopRequest) -> None:
+    """Measure every attention that has a finished run and was not measured yet."""
+    claim = folder.claims.take("measures")
+    if claim is None:
+        return  # another machine is at it
+    try:
+        for attention in folder.plan.attentions:
+            leave_if_asked(stop)
+            runs = [job for job in folder.finished() if job.attention == attention]
+            known = folder.measures()
+            if runs and attention not in known:
+                found = measure_run(folder.run(runs[0]))
+                folder.write("measures.json", {**known, attention: found})
+                tidy(compiled=False)
+    finally:
+        claim.give_back()
+
+
+def measure_run(run: RunFolder) -> dict[str, Any]:
+    """Latency, memory and approximation error of a finished run's model, as JSON values."""
+    config = run.config()
+    set_up_machine(config)
+    ranks = connect(config.train.device)
+    splits = load_splits(config.data)
+    loader = _test_loader(splits, config.train.eval_batch_size, ranks.device)
+    images = next(loader.epoch(0)).images
+    model, _ = load_model(run)
+    model = model.to(ranks.device)
+    precision = PRECISIONS[config.train.precision]
+
+    def autocast() -> AbstractContextManager[None]:
+        return torch.autocast(ranks.device.type, precision, enabled=precision is not None)
+
+    error = approximation_error(model, images[:HELD_OUT_IMAGES])
+    found = {
+        "latency_ms": _latency_ms(model, images[:1], autocast),
+        "latency_batch": 1,
+        "latency_eval_ms": _latency_ms(model, images, autocast),
+        "latency_eval_batch": len(images),
+        "approximation_error": error,
+        "device": str(ranks.device),
+        "threads": torch.get_num_threads(),
+    }
+    if ranks.device.type == "cuda":
+        return {**found, "peak_memory_mib": run.summary().get("peak_memory_mib")}
+    return {**found, "peak_memory_mib": _step_memory_mib(run, splits, ranks)}
+
+
+@torch.no_grad()
+def approximation_error(model: nn.Module, images: Tensor) -> float | None:
+    """How far the attention is from the softmax it approximates, mean over the layers.
+
+    Args:
+        model: In evaluation mode.
+        images: Held-out ones; the model forms q, k and v from them.
+
+    Returns:
+        The relative error of the outputs; None where the attention approximates no softmax.
+    """
+    errors: list[float] = []
+
+    def compare(core: nn.Module, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> None:
+        assert isinstance(core, AttentionCore)
+        q, k, v = (x.float() for x in inputs)
+        mask = options.get("key_mask")
+        exact = core.softmax_counterpart(q, k, v, key_mask=mask)
+        if exact is not None:
+            found = core.attend(q, k, v, key_mask=mask)
+            errors.append(float((found - exact).norm() / exact.norm()))
+
+    cores = [module for module in model.modules() if isinstance(module, AttentionCore)]
+    hooks = [core.register_forward_pre_hook(compare, with_kwargs=True) for core in cores]
+    try:
+        model(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return statistics.fmean(errors) if errors else None
+
+
+def _test_loader(splits: Splits, batch_size: int, device: torch.device) -> Loader:
+    return make_loader(
+        splits.test,
+        splits.info,
+        batch_size=min(batch_size, len(splits.test)),
+        augment=None,
+        seed=0,
+        device=device,
+        shuffle=False,
+    )
+
+
+@torch.no_grad()
+def _latency_ms(
+    model: nn.Module, images: Tensor, autocast: Callable[[], AbstractContextManager[None]]
+) -> float | None:
+    """Median wall time of a forward pass; None where the batch does not fit in memory."""
+
+    def call() -> float:
+        start = time.perf_counter()
+        with autocast():
+            model(images)
+        if images.is_cuda:
+            torch.cuda.synchronize(images.device)
+        return time.perf_counter() - start
+
+    try:
+        for _ in range(WARM_UPS):
+            call()
+        times = [call()]
+        while len(times) < LEAST_CALLS or (sum(times) < LATENCY_S and len(times) < MOST_CALLS):
+            times.append(call())
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+    return round(1e3 * statistics.median(times), 4)
+
+
+def _step_memory_mib(run: RunFolder, splits: Splits, ranks: Ranks) -> float:
+    """What is allocated at most in a training step on the CPU, weights and optimiser included."""
+    config = run.config()
+    loader = make_loader(
+        splits.train,
+        splits.info,
+        batch_size=min(config.train.batch_size, len(splits.train)),
+        augment=config.augment,
+        seed=0,
+        device=ranks.device,
+        shuffle=True,
+    )
+    batch = next(loader.epoch(0))
+
+    def take_two_steps() -> None:
+        stepper = Stepper(build_model(config, splits.info), config, ranks)
+        for step in range(2):  # the optimiser's state is there from the second on
+            stepper.run(batch, step, 1.0)
+
+    return round(_peak_bytes(take_two_steps) / MIB, 2)
+
+
+def _peak_bytes(call: Callable[[], object]) -> int:
+    """The most that a call had allocated on the CPU at a time."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read at first use; it prints when it starts
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    events = profiler.profiler.kineto_results.events()
+    now = highest = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            highest = max(highest, now)
+    return highest

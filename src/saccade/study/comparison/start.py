@@ -1,0 +1,102 @@
+"""Starting, resuming and ending a comparison."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from saccade.data import load_splits
+from saccade.errors import ConfigError, Preempted, SaccadeError, TrainingError
+from saccade.study.comparison.fairness import check_models, check_run
+from saccade.study.comparison.folder import ComparisonFolder
+from saccade.study.comparison.initial import write_initial_weights
+from saccade.study.comparison.measures import measure
+from saccade.study.comparison.plan import Plan
+from saccade.study.comparison.progress import Watcher
+from saccade.study.comparison.results import collect
+from saccade.study.comparison.work import work
+from saccade.study.workers import run_workers
+from saccade.train.stops import stop_signals
+
+__all__ = ["compare"]
+
+
+def compare(
+    plan: Plan,
+    out: str | Path,
+    *,
+    jobs: int = 1,
+    resume: bool = False,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train every attention of a plan with every seed, and compare them.
+
+    Args:
+        plan: From `make_plan`.
+        out: The comparison's folder; it must be new unless `resume` is set.
+        jobs: Processes that train at the same time, spread over the GPUs; one trains in this
+            process. The same call on another machine with the same folder adds to them.
+        resume: Go on with what is there, start where nothing is.
+        quiet: Show no progress.
+
+    Returns:
+        The results, as in `results.json`; runs that failed are in `left_out`.
+
+    Raises:
+        ConfigError: The plan, the folder, or a run in it, cannot be used or is unfair.
+        DataError: The data cannot be read.
+        TrainingError: Worker processes died and runs are missing.
+        Preempted: A signal asked to stop; `resume` goes on.
+    """
+    if jobs < 1:
+        raise ConfigError(f"jobs={jobs}: wants at least 1")
+    first = plan.config(plan.jobs()[0])
+    info = load_splits(first.data).info
+    check_models(plan, info)
+    folder = ComparisonFolder.start(out, plan, resume=resume)
+    for job in plan.jobs():
+        if folder.run(job).exists():
+            check_run(folder.run(job), plan, job)
+    write_initial_weights(folder, info)
+    since = time.time()
+    try:
+        with (
+            stop_signals() as stop,
+            Watcher(folder, since=since, on_change=lambda: _write(folder), quiet=quiet),
+        ):
+            codes = _work(folder, jobs, since)
+            measure(folder, stop)
+    except Preempted as error:
+        _write(folder)
+        done = f"{len(folder.finished())} of {len(plan.jobs())} runs"
+        raise type(error)(f"stopped with {done} done; go on with --resume") from None
+    results = _write(folder)
+    _judge(codes, folder, since)
+    return results
+
+
+def _work(folder: ComparisonFolder, jobs: int, since: float) -> list[int]:
+    """Have the runs done; the exit codes of the processes that did them, if it was several."""
+    if jobs == 1:
+        work(folder, since=since)
+        return []
+    module = "saccade.study.comparison.worker"
+    return run_workers(module, [str(folder.path), str(since)], jobs)
+
+
+def _write(folder: ComparisonFolder) -> dict[str, Any]:
+    results = collect(folder)
+    folder.write("results.json", results)
+    return results
+
+
+def _judge(codes: list[int], folder: ComparisonFolder, since: float) -> None:
+    """Raise where workers ended before all runs had."""
+    missing = [j for j in folder.plan.jobs() if folder.state(j, since=since) == "waiting"]
+    if not missing:
+        return
+    told = f"the workers ended with exit codes {', '.join(map(str, codes))}"
+    error: SaccadeError = TrainingError(f"{told}; {len(missing)} runs are missing: --resume")
+    error.exit_code = next((code for code in codes if code > 0), error.exit_code)
+    raise error
