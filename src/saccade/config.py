@@ -6,6 +6,7 @@ torch, so that a report or a `--help` stays cheap.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -189,6 +190,12 @@ class _StrictLoader(yaml.SafeLoader):
             if keys.count(key) > 1:
                 raise yaml.MarkedYAMLError(problem=f"key {key!r} is written twice")
         return super().construct_mapping(node, deep)
+
+
+# YAML 1.1 takes 1e-4 for a word, since it misses the dot; nobody who writes it means one.
+_StrictLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+"), list("-+0123456789")
+)
 
 
 def _parse_yaml(text: str, *, source: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from saccade.study.claims import Claims
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["METRICS", "Settings", "TuningFolder", "check_metric"]
+__all__ = ["METRICS", "Settings", "TuningFolder", "prepare_optuna"]
 
 VERSION = 1
 STUDY = "saccade"
@@ -63,12 +63,12 @@ class Settings:
     def __post_init__(self) -> None:
         if self.trials < 1:
             raise ConfigError(f"--trials {self.trials}: wants at least 1")
-        check_metric(self.metric)
+        _check_metric(self.metric)
         if self.storage not in STORAGES:
             raise UnknownNameError("storage", self.storage, STORAGES)
 
 
-def check_metric(metric: str) -> None:
+def _check_metric(metric: str) -> None:
     """Refuse a metric that a search cannot, or must not, go by."""
     if metric.startswith("test"):
         raise ConfigError(
@@ -182,7 +182,7 @@ class TuningFolder:
 
     def load(self) -> optuna.Study:
         """Optuna's view of the search."""
-        _prepare_optuna()
+        prepare_optuna()
         import optuna
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -202,7 +202,7 @@ class TuningFolder:
         return JournalStorage(JournalFileBackend(path, JournalFileOpenLock(path)))
 
     def _create_storage(self) -> None:
-        _prepare_optuna()
+        prepare_optuna()
         import optuna
 
         direction = METRICS[self.settings().metric]
@@ -215,7 +215,7 @@ class TuningFolder:
         RunFolder(self.path).write("study.json", values)
 
 
-def _prepare_optuna() -> None:
+def prepare_optuna() -> None:
     """See that Optuna is there, and spare the user its log and what it says is experimental."""
     if find_spec("optuna") is None:
         raise ConfigError("saccade tune needs Optuna: pip install 'saccade[tune]'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ __all__ = ["draw_plots"]
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; each state has its own marker.
 BLUE, ORANGE, GREY, BLACK = "#0072B2", "#E69F00", "#7F7F7F", "#000000"
-LOOKS = {
-    "complete": {"color": BLUE, "marker": "o", "s": 36},
-    "pruned": {"color": ORANGE, "marker": "v", "s": 36},
+ENDED_EARLY = {
+    "pruned": {"color": ORANGE, "marker": "v", "label": "pruned"},
+    "failed": {"color": GREY, "marker": "x", "label": "failed"},
 }
 NAMES = {"val_accuracy": "validation accuracy", "val_loss": "validation loss"}
 
@@ -28,44 +29,31 @@ def draw_plots(results: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def _history(results: dict[str, Any]) -> Any:
-    """Every trial's value in the order of their numbers, and the best so far."""
+    """Every complete trial's value and the best so far; those that ended early on the axis.
+
+    A pruned trial's last value is of another epoch than the others', so it is not drawn as one.
+    """
     figure, axes = _figure(7, 4)
-    for state, look in LOOKS.items():
-        rows = [r for r in results["trials"] if r["state"] == state and r["value"] is not None]
-        if rows:
-            points = [r["number"] for r in rows], [r["value"] for r in rows]
-            axes.scatter(*points, label=state, zorder=3, **look)
-    better = max if results["direction"] == "maximize" else min
-    steps: list[tuple[int, float]] = []
-    for row in results["trials"]:
-        if row["state"] == "complete":
-            best = row["value"] if not steps else better(steps[-1][1], row["value"])
-            steps.append((row["number"], best))
+    done = [
+        (row["number"], row["value"]) for row in results["trials"] if row["state"] == "complete"
+    ]
+    numbers, values = zip(*done, strict=True)
+    axes.scatter(numbers, values, color=BLUE, label="complete", zorder=3)
+    best = list(itertools.accumulate(values, max if results["direction"] == "maximize" else min))
     last = results["trials"][-1]["number"]
-    axes.step(
-        [number for number, _ in steps] + [last],
-        [best for _, best in steps] + [steps[-1][1]],
-        where="post",
-        color=BLACK,
-        linewidth=1.4,
-        label="best so far",
-    )
-    failed = [row["number"] for row in results["trials"] if row["state"] == "failed"]
-    if failed:
-        axes.scatter(
-            failed,
-            [0.02] * len(failed),
-            transform=axes.get_xaxis_transform(),
-            color=GREY,
-            marker="x",
-            label="failed",
-        )
+    ends = [*numbers, last], [*best, best[-1]]
+    axes.step(*ends, where="post", color=BLACK, linewidth=1.4, label="best so far")
+    for state, look in ENDED_EARLY.items():
+        early = [row["number"] for row in results["trials"] if row["state"] == state]
+        if early:
+            level = [0.03] * len(early)
+            axes.scatter(early, level, transform=axes.get_xaxis_transform(), **look)
+    axes.margins(y=0.15)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="trial", ylabel=NAMES[results["metric"]])
-    best = results["best"]
-    axes.set_title(
-        f"{Path(results['recipe']).stem}: best {best['value']:.4f} in trial {best['number']}"
-    )
+    winner = results["best"]
+    name = Path(results["recipe"]).stem
+    figure.suptitle(f"{name}: best {winner['value']:.4f} in trial {winner['number']}")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, frameon=False)
     return figure
 
@@ -81,7 +69,7 @@ def _importance(results: dict[str, Any]) -> Any:
     axes.grid(visible=False, axis="y")
     done = sum(row["state"] == "complete" for row in results["trials"])
     axes.set_xlabel("share of importance (PED-ANOVA)")
-    axes.set_title(f"what mattered for {NAMES[results['metric']]}, by {done} complete trials")
+    figure.suptitle(f"what mattered for {NAMES[results['metric']]}, by {done} complete trials")
     return figure
 
 

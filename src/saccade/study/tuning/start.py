@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from saccade.config import Config
+from saccade.config import Config, differences
 from saccade.errors import ConfigError, SaccadeError, TrainingError
-from saccade.study.tuning.folder import Settings, TuningFolder
+from saccade.study.tuning.folder import Settings, TuningFolder, prepare_optuna
 from saccade.study.tuning.plots import draw_plots
 from saccade.study.tuning.results import collect, write_results
 from saccade.study.tuning.space import check_space
@@ -21,9 +21,10 @@ def start_search(out: str | Path, config: Config, settings: Settings) -> TuningF
     """Check a search and make its folder.
 
     Raises:
-        ConfigError: The search space, or the folder, cannot be used.
+        ConfigError: The search space, or the folder, cannot be used, or Optuna is not installed.
         DataError: The data cannot.
     """
+    prepare_optuna()
     TuningFolder(out).check_free()
     check_space(config)
     return TuningFolder.create(out, config, settings)
@@ -40,7 +41,7 @@ def join_search(
         **asked: Settings to compare, None for one that was not said; `trials` may change.
     """
     folder = TuningFolder.open(out)
-    if config is not None and (changes := list(_changes(folder.base(), config))):
+    if config is not None and (changes := _changes(folder.base(), config)):
         raise ConfigError(f"--resume: the search was started with another {', '.join(changes)}")
     settings = folder.settings()
     for name in ("metric", "storage"):
@@ -99,16 +100,9 @@ def _judge(codes: list[int], results: dict[str, Any], say: Say) -> None:
 
 
 def _changes(before: Config, after: Config) -> list[str]:
-    """The keys in which two configurations differ, with both values."""
-    old, new = _flat(before), _flat(after)
-    return [
-        f"{key} ({old.get(key)!r} -> {new.get(key)!r})"
-        for key in dict.fromkeys([*old, *new])
-        if old.get(key) != new.get(key)
-    ]
-
-
-def _flat(config: Config) -> dict[str, Any]:
-    sections = config.model_dump(mode="json")
-    version = {"version": sections.pop("version")}
-    return version | {f"{s}.{key}": v for s, keys in sections.items() for key, v in keys.items()}
+    """The keys in which two searches differ, with both values."""
+    found = differences(before, after)
+    for section in ("search", "tune"):
+        old, new = (getattr(config, section) for config in (before, after))
+        found += [f"{section} ({old!r} -> {new!r})"] if old != new else []
+    return found

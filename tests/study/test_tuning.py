@@ -1,0 +1,266 @@
+"""A search from start to end: failures, pruning, results, the best recipe, bad input."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saccade.config import dump_config, load_config
+from saccade.errors import ConfigError, TrainingError
+from saccade.runs import RunFolder
+from saccade.study.tuning import TuningFolder, join_search, tune
+from tests.cli.conftest import Saccade
+from tests.study.test_claims import die_with_a_claim
+from tests.study.tiny_search import epochs_of, start_tiny, tiny_search
+from tests.train.tiny_runs import tiny
+
+PLANTED = ("optim.name=sgd", "optim.clip_norm=null", "tune.sampler=grid", "optim.warmup_epochs=0")
+DIVERGES = 1e37
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[TuningFolder, dict[str, Any]]:
+    """A grid of three learning rates, one of which cannot be."""
+    out = tmp_path_factory.mktemp("planted") / "study"
+    space = f"search.optim.lr=[0.02, {DIVERGES}, 0.1]"
+    folder = start_tiny(out, *PLANTED, space, "tune.pruner=none", trials=99)
+    return folder, tune(folder)
+
+
+Planted = tuple[TuningFolder, dict[str, Any]]
+
+
+def test_failed_trial_is_recorded_and_the_study_goes_on(planted: Planted) -> None:
+    folder, results = planted
+    states = {row["params"]["optim.lr"]: row["state"] for row in results["trials"]}
+    assert states == {0.02: "complete", DIVERGES: "failed", 0.1: "complete"}
+    failed = next(row for row in results["trials"] if row["state"] == "failed")
+    assert "not finite" in failed["reason"]
+    assert folder.run(failed["number"]).status()["message"] == failed["reason"]
+    assert results == json.loads((folder.path / "results.json").read_text())
+
+
+def test_grid_ends_with_the_grid(planted: Planted) -> None:
+    folder, results = planted
+    assert len(results["trials"]) == 3
+    assert results["complete"]
+    assert tune(folder) == results
+
+
+def test_value_is_that_of_the_weights_that_would_be_tested(planted: Planted) -> None:
+    folder, results = planted
+    for row in results["trials"]:
+        summary = folder.run(row["number"]).summary()
+        assert row["value"] == summary.get("val_accuracy_best")
+        assert row["curve"] == [
+            epoch["val_accuracy"] for epoch in folder.run(row["number"]).metrics("epoch")
+        ]
+    done = [row for row in results["trials"] if row["state"] == "complete"]
+    assert results["best"]["value"] == max(row["value"] for row in done)
+
+
+def test_no_trial_touches_the_test_set(planted: Planted) -> None:
+    folder, results = planted
+    for row in results["trials"]:
+        run = folder.run(row["number"])
+        assert run.metrics("test") == []
+        assert run.summary().get("test_accuracy") is None
+        assert not (run.path / "predictions.npz").exists()
+
+
+def test_best_recipe_trains(planted: Planted, saccade: Saccade, tmp_path: Path) -> None:
+    folder, results = planted
+    best = folder.path / "best.yaml"
+    header = [line for line in best.read_text().splitlines() if line.startswith("#")]
+    assert any("saccade tune tiny" in line for line in header)
+    assert any(f"trial:     {results['best']['number']}," in line for line in header)
+    config = load_config(best)
+    assert config.optim.lr == results["best"]["params"]["optim.lr"]
+    assert config.search == {}
+    code, out, err = saccade("train", best, "--out", tmp_path / "run", "--json", "--quiet")
+    assert code == 0, err
+    summary = json.loads(out)
+    assert summary["val_accuracy_best"] == results["best"]["value"]
+    assert summary["test_count"] == 61
+
+
+def test_plots_are_there(planted: Planted) -> None:
+    folder, _ = planted
+    names = {path.name: path.stat().st_size for path in (folder.path / "plots").iterdir()}
+    assert names.keys() == {"history.png", "history.svg"}  # two trials say nothing of importance
+    assert min(names.values()) > 5000
+
+
+@pytest.mark.parametrize("pruner", ["median", pytest.param("hyperband", marks=pytest.mark.slow)])
+def test_pruning_stops_a_trial_early(tmp_path: Path, pruner: str) -> None:
+    """Of the trials that cannot learn, some come after the one that does."""
+    settings = ("tune.startup_trials=1", "tune.warmup_epochs=1", "train.epochs=5")
+    space = "search.optim.lr=[0.02, 1e-9, 2e-9]"
+    folder = start_tiny(
+        tmp_path / "study", *settings, f"tune.pruner={pruner}", space, *PLANTED[2:], trials=3
+    )
+    results = tune(folder)
+    pruned = [row for row in results["trials"] if row["state"] == "pruned"]
+    assert pruned
+    assert {row["params"]["optim.lr"] for row in pruned} <= {1e-9, 2e-9}
+    for row in pruned:
+        run = folder.run(row["number"])
+        assert row["epochs"] == len(epochs_of(run)) < 5
+        assert run.status()["state"] == "stopped"
+        assert run.summary() == {}
+        assert f"pruned after epoch {row['epochs']} of 5" in row["reason"]
+
+
+def test_trials_left_by_dead_workers(tmp_path: Path) -> None:
+    """One that only had a number, one that was pruned but not told, one that kills its workers."""
+    folder = start_tiny(tmp_path / "study", "train.epochs=1", trials=4)
+    study = folder.load()
+    for _ in range(3):
+        study.ask()
+    stopped = folder.run(1).path
+    stopped.mkdir(parents=True)
+    RunFolder(stopped).write("status.json", {"state": "stopped", "message": "pruned, then killed"})
+    for _ in range(3):
+        die_with_a_claim(folder.path / "claims", "trial-0002")
+    results = tune(folder)
+    found = [(row["state"], row["reason"]) for row in results["trials"]]
+    assert found[0] == ("complete", "")
+    assert found[1] == ("pruned", "pruned, then killed")
+    assert found[2][0] == "failed"
+    assert "3 workers in a row died" in found[2][1]
+    assert found[3] == ("complete", "")
+    assert results["trials"][0]["params"].keys() == {"optim.lr"}
+
+
+def test_draws_depend_on_seed_and_number_alone(tmp_path: Path) -> None:
+    """The same random search in pieces; a worker that starts anew does not draw the same again."""
+    options = ("train.epochs=1", "tune.sampler=random")
+    whole = tune(start_tiny(tmp_path / "whole", *options, trials=3))
+    tune(start_tiny(tmp_path / "pieces", *options, trials=1))
+    joined = join_search(tmp_path / "pieces", tiny_search(*options), trials=3)
+    in_pieces = tune(joined)
+    drawn = [row["params"]["optim.lr"] for row in whole["trials"]]
+    assert len(set(drawn)) == 3
+    assert [row["params"]["optim.lr"] for row in in_pieces["trials"]] == drawn
+    with pytest.raises(ConfigError, match="--trials 2: 3 were made already"):
+        join_search(tmp_path / "pieces", trials=2)
+    with pytest.raises(ConfigError, match=r"another train.epochs \(1 -> 2\)"):
+        join_search(tmp_path / "pieces", tiny_search("train.epochs=2", "tune.sampler=random"))
+    with pytest.raises(ConfigError, match="--storage was 'sqlite', not 'journal'"):
+        join_search(tmp_path / "pieces", storage="journal")
+
+
+def test_all_failed_is_a_failure(tmp_path: Path) -> None:
+    space = f"search.optim.lr=[{DIVERGES}]"
+    folder = start_tiny(tmp_path / "study", *PLANTED, space, trials=1)
+    with pytest.raises(TrainingError, match=r"all 1 trials failed; the first: .*not finite"):
+        tune(folder)
+    assert json.loads((folder.path / "results.json").read_text())["best"] is None
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recipe") / "tiny-search.yaml"
+    path.write_text(dump_config(tiny_search("train.epochs=1")))
+    return path
+
+
+def test_command_prints_a_table_or_json(saccade: Saccade, recipe: Path, tmp_path: Path) -> None:
+    words = ("tune", recipe, "--trials", "2", "--out", tmp_path / "s", "--sampler", "random")
+    code, out, err = saccade(*words, "--metric", "val_loss", "--storage", "journal")
+    assert code == 0, err
+    assert "trial 1: val_loss" in err
+    assert sum("complete" in line for line in out.splitlines()) == 2
+    assert f"recipe       {tmp_path / 's' / 'best.yaml'}" in out
+    code, out, _ = saccade("tune", "--resume", "--out", tmp_path / "s", "--json")
+    assert code == 0
+    results = json.loads(out)
+    assert results["direction"] == "minimize"
+    values = [row["value"] for row in results["trials"]]
+    assert results["best"]["value"] == min(values)
+    study = json.loads((tmp_path / "s" / "study.json").read_text())
+    assert (study["kind"], study["metric"], study["storage"]) == ("tune", "val_loss", "journal")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--trials", "0"], "--trials 0: wants at least 1"),
+        ([], "--trials N is needed"),
+        (["--trials", "2", "search.optim.lrr=[1]"], "did you mean 'optim.lr'"),
+        (["--trials", "2", "optim.lr=1"], "search.optim.lr=[1]"),
+        (["--trials", "2", "--metric", "test_accuracy"], "never looks at the test set"),
+        (["--trials", "2", "--metric", "val_accuracyy"], "did you mean 'val_accuracy'"),
+        (["--trials", "2", "--sampler", "tpa"], "'tpe', 'random' or 'grid'"),
+        (["--trials", "2", "--sampler", "grid"], "range without a step"),
+        (["--trials", "2", "--storage", "redis"], "unknown storage 'redis'"),
+    ],
+)
+def test_mistakes(
+    saccade: Saccade, recipe: Path, tmp_path: Path, words: list[str], told: str
+) -> None:
+    code, out, err = saccade("tune", recipe, "--out", tmp_path / "study", *words)
+    assert code == 2, err
+    assert told in err
+    assert not out
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "study").exists()
+
+
+def test_folders_of_something_else(saccade: Saccade, recipe: Path, tmp_path: Path) -> None:
+    def refused(out: Path, told: str, *words: object) -> None:
+        code, _, err = saccade("tune", recipe, "--trials", "2", "--out", out, *words)
+        assert code == 2, err
+        assert told in err
+        assert len(err.strip().splitlines()) == 1
+
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.tex").touch()
+    refused(other, "is not an empty folder")
+    refused(other, "is not an empty folder", "--resume")
+    (other / "study.json").write_text('{"version": 1, "kind": "compare"}')
+    refused(other, "a study is there already; add --resume")
+    refused(other, "a 'compare' study, not a search", "--resume")
+    (other / "study.json").write_text("{")
+    refused(other, "is not the study.json of a search", "--resume")
+
+
+@pytest.mark.parametrize("storage", ["sqlite", "journal"])
+def test_storage_that_is_not_a_study(
+    saccade: Saccade, recipe: Path, tmp_path: Path, storage: str
+) -> None:
+    folder = start_tiny(tmp_path / "study", trials=1, storage=storage)
+    folder.storage_path.write_bytes(b"\x00not a study\n" * 99)
+    code, _, err = saccade("tune", "--resume", "--out", folder.path)
+    assert code == 2
+    assert "is not the storage of a study" in err
+    folder.storage_path.unlink()
+    code, _, err = saccade("tune", "--resume", "--out", folder.path)
+    assert code == 2
+    assert "storage is missing" in err
+
+
+def test_missing_data_and_missing_optuna(
+    saccade: Saccade, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("tune", recipe, "--trials", "2", "--out", tmp_path / "study")
+    absent = ("data.name=folder", f"data.root={tmp_path / 'absent'}", "data.num_train=null")
+    code, _, err = saccade(*words, *absent)
+    assert code == 3
+    assert "absent" in err
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    code, _, err = saccade(*words)
+    assert code == 2
+    assert err.strip() == "saccade: saccade tune needs Optuna: pip install 'saccade[tune]'"
+
+
+def test_recipe_without_search_says_how(saccade: Saccade, tmp_path: Path) -> None:
+    (tmp_path / "plain.yaml").write_text(dump_config(tiny()))
+    code, _, err = saccade(
+        "tune", tmp_path / "plain.yaml", "--trials", "1", "--out", tmp_path / "s"
+    )
+    assert code == 2
+    assert "there is nothing to search" in err

@@ -1,0 +1,148 @@
+"""Kills in the middle of a search: it goes on, nothing is run twice, nothing is lost."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from saccade.config import dump_config
+from saccade.study.tuning import TuningFolder, join_search, tune
+from tests.study.tiny_search import epochs_of, start_tiny, tiny_search, work_and_exit
+from tests.train.tiny_runs import PROCESSES
+
+TRIALS, EPOCHS = 4, 4
+LONG = (f"train.epochs={EPOCHS}", "tune.pruner=none", "run.checkpoint_every_steps=3")
+
+
+def start_workers(out: Path) -> list[BaseProcess]:
+    workers = [PROCESSES.Process(target=work_and_exit, args=(out,)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    return workers
+
+
+def wait_until(met: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def under_way(folder: TuningFolder) -> list[int]:
+    """Trials that have a checkpoint and are not finished."""
+    numbers = [number for number in range(TRIALS) if folder.run(number).checkpoints()]
+    return [number for number in numbers if not folder.run(number).summary()]
+
+
+def finished(folder: TuningFolder) -> dict[int, float]:
+    """Trials that are finished, and when they were."""
+    files = {n: folder.run(n).path / "summary.json" for n in range(TRIALS)}
+    return {n: file.stat().st_mtime for n, file in files.items() if file.exists()}
+
+
+def assert_each_was_run_once(
+    folder: TuningFolder, before: dict[int, float], interrupted: list[int]
+) -> None:
+    trials = folder.load().get_trials()
+    assert [trial.number for trial in trials] == list(range(TRIALS))
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * TRIALS
+    for number, trial in enumerate(trials):
+        run = folder.run(number)
+        assert epochs_of(run) == list(range(1, EPOCHS + 1))
+        assert sorted(trial.intermediate_values) == epochs_of(run)
+        assert trial.value == run.summary()["val_accuracy_best"]
+        resumed = [start["step"] > 0 for start in run.environment()["resumed"]]
+        assert resumed == [True] * (number in interrupted)
+    assert before.items() <= finished(folder).items()
+
+
+@pytest.mark.parametrize("storage", ["sqlite", pytest.param("journal", marks=pytest.mark.slow)])
+def test_two_workers_killed_in_the_middle(tmp_path: Path, storage: str) -> None:
+    folder = start_tiny(tmp_path / "study", *LONG, trials=TRIALS, storage=storage)
+    workers = start_workers(folder.path)
+    wait_until(lambda: bool(finished(folder)) and len(under_way(folder)) == 2)
+    for worker in workers:
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.join()
+    before, interrupted = finished(folder), under_way(folder)
+    assert 0 < len(before) < TRIALS
+    assert interrupted
+    workers = start_workers(folder.path)
+    for worker in workers:
+        worker.join(120)
+    assert [worker.exitcode for worker in workers] == [0, 0], (tmp_path / "stderr").read_text()
+    assert_each_was_run_once(folder, before, interrupted)
+
+
+def test_the_other_worker_takes_over_a_killed_ones_trial(tmp_path: Path) -> None:
+    folder = start_tiny(tmp_path / "study", *LONG, trials=TRIALS)
+    victim, survivor = start_workers(folder.path)
+    wait_until(lambda: len(under_way(folder)) == 2)
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.join()
+    survivor.join(120)
+    assert survivor.exitcode == 0
+    resumed = [n for n in range(TRIALS) if folder.run(n).environment()["resumed"]]
+    assert len(resumed) == 1
+    assert_each_was_run_once(folder, {}, resumed)
+
+
+def command(*words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "saccade", "tune", *map(str, words)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny-search.yaml"
+    path.write_text(dump_config(tiny_search(*LONG)))
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 75), (signal.SIGINT, 130)]
+)
+def test_tool_with_two_jobs(
+    recipe: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """Only the process in front gets the signal; its workers save and leave, or see it die."""
+    folder = TuningFolder(tmp_path / "study")
+    words = (recipe, "--trials", TRIALS, "--jobs", 2, "--out", folder.path, "--resume")
+    process = command(*words)
+    wait_until(lambda: bool(finished(folder)) and len(under_way(folder)) == 2)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    assert process.wait(60) == code
+    psutil.wait_procs(workers, timeout=60)
+    assert not any(worker.is_running() for worker in workers)
+    before, interrupted = finished(folder), under_way(folder)
+    assert interrupted
+    assert command(*words).wait(120) == 0
+    assert_each_was_run_once(folder, before, interrupted)
+
+
+def test_signal_stops_a_worker_and_join_goes_on(tmp_path: Path) -> None:
+    folder = start_tiny(tmp_path / "study", *LONG, "train.epochs=10", trials=1)
+    worker = PROCESSES.Process(target=work_and_exit, args=(folder.path,))
+    worker.start()
+    wait_until(lambda: bool(under_way(folder)))
+    os.kill(worker.pid, signal.SIGTERM)
+    worker.join(60)
+    assert worker.exitcode == 75
+    assert folder.run(0).status()["state"] == "preempted"
+    assert folder.load().get_trials()[0].state.name == "RUNNING"
+    results = tune(join_search(folder.path))
+    assert epochs_of(folder.run(0)) == list(range(1, 11))
+    assert results["trials"][0]["epochs"] == 10

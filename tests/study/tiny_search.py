@@ -1,0 +1,34 @@
+"""A search whose trials take a second, and processes that work on it."""
+
+import sys
+from pathlib import Path
+
+from saccade.config import Config
+from saccade.errors import SaccadeError
+from saccade.runs import RunFolder
+from saccade.study.tuning import Settings, TuningFolder, start_search
+from saccade.study.tuning.trials import work
+from tests.train.tiny_runs import tiny
+
+SEARCH = "search.optim.lr={low: 0.001, high: 0.1, log: true}"
+
+
+def tiny_search(*overrides: str) -> Config:
+    return tiny("train.ema_decay=null", "train.epochs=3", SEARCH, *overrides)
+
+
+def start_tiny(out: Path, *overrides: str, trials: int, storage: str = "sqlite") -> TuningFolder:
+    return start_search(out, tiny_search(*overrides), Settings("tiny", trials, storage=storage))
+
+
+def work_and_exit(out: Path) -> None:
+    """Body of a child process: a worker."""
+    sys.stderr = (out.parent / "stderr").open("a")
+    try:
+        work(TuningFolder.open(out), lambda line: print(line, file=sys.stderr, flush=True))
+    except SaccadeError as error:
+        sys.exit(error.exit_code)
+
+
+def epochs_of(run: RunFolder) -> list[int]:
+    return [row["epoch"] for row in run.metrics("epoch")]
