@@ -25,6 +25,7 @@ COMMANDS = {
     "train": "Train a model and leave a run folder.",
     "evaluate": "Measure a run's model on its validation or test set.",
     "predict": "Classify images with a run's model.",
+    "explain": "Show what a run's model looks at, and what its data looks like.",
     "compare": "Train several attentions alike and say which is better.",
     "tune": "Search a recipe's settings by validation accuracy.",
     "list": "List models, attentions, datasets or recipes.",

@@ -21,7 +21,16 @@ from torch import Tensor, nn
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.explain.observation import LayerInput, Observation, check_model, observe
 
-__all__ = ["METHODS", "AttentionMaps", "Method", "attention_maps", "choose", "rollout"]
+__all__ = [
+    "METHODS",
+    "AttentionMaps",
+    "Method",
+    "attention_maps",
+    "check_method",
+    "choose",
+    "rollout",
+    "weighted_rows",
+]
 
 Method = Literal["attention", "rollout", "gradient"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -81,8 +90,7 @@ def attention_maps(
         target: (B,), the classes that gradients are taken of; the predicted ones by default.
     """
     model = check_model(model)
-    if method not in METHODS:
-        raise UnknownNameError("method", method, METHODS)
+    check_method(method)
     depth = len(model.blocks)
     chosen = choose("layers", layers, depth)
     kept_heads = choose("heads", heads, model.config.num_heads)
@@ -139,6 +147,13 @@ def _roll_out(seen: Observation) -> Tensor:
         shares = shares - seen.readout
     total = shares.sum(dim=1, keepdim=True)
     return shares / total.masked_fill(total == 0, 1)
+
+
+def check_method(method: str) -> Method:
+    """Refuse the name of a method that there is not."""
+    if method not in METHODS:
+        raise UnknownNameError("method", method, METHODS)
+    return method
 
 
 def choose(name: str, asked: Sequence[int] | None, count: int) -> tuple[int, ...]:

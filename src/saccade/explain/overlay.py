@@ -1,4 +1,4 @@
-"""A map laid over its image: grey where the image is, colour by weight."""
+"""A map laid over its image: the image gives the shades of grey, the map the colours."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from saccade.errors import ConfigError
 __all__ = ["COLOURMAP", "overlay", "pixels"]
 
 COLOURMAP = "inferno"
-GREYNESS = 0.65
 LUMA = (0.299, 0.587, 0.114)
+DARKEST, LIGHTEST = 0.22, 0.9
+"""Greys that black and white become below a map: colours stay readable on both."""
 
 
 def pixels(image: Tensor, size: int) -> NDArray[np.float32]:
@@ -33,7 +34,7 @@ def overlay(
     weights: Tensor,
     *,
     size: int = 256,
-    opacity: float = 0.6,
+    opacity: float = 0.5,
     limits: tuple[float, float] | None = None,
 ) -> NDArray[np.uint8]:
     """Colour an image by the weights of its patches.
@@ -56,7 +57,7 @@ def overlay(
         raise ConfigError(f"opacity={opacity!r}: expected a number in [0, 1]")
     ground = pixels(image, size)
     grey = (ground @ np.array(LUMA, dtype=np.float32))[..., None]
-    ground = GREYNESS * grey + (1 - GREYNESS) * ground
+    ground = (1 - opacity) * ground + opacity * (DARKEST + (LIGHTEST - DARKEST) * grey)
     values = weights.detach().double().cpu()
     low, high = (float(values.min()), float(values.max())) if limits is None else limits
     level = ((values - low) / max(high - low, torch.finfo(torch.float64).tiny)).clamp(0, 1)
@@ -64,7 +65,9 @@ def overlay(
         level[None, None], ground.shape[:2], mode="bilinear", align_corners=False
     )[0, 0]
     colour = matplotlib.colormaps[COLOURMAP](smooth.numpy())[..., :3]
-    mixed: NDArray[np.float64] = (1 - opacity) * ground + opacity * colour
+    # The heavier a weight, the more its colour covers what is below it.
+    cover = (opacity ** (1 - 0.6 * smooth.numpy()))[..., None]
+    mixed: NDArray[np.float64] = (1 - cover) * ground + cover * colour
     return (255 * mixed).round().clip(0, 255).astype(np.uint8)
 
 

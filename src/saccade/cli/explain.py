@@ -1,0 +1,234 @@
+"""`saccade explain`: what a run's model looks at, and what its data looks like."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saccade.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from saccade.explain.explanation import Explainer, Explanation
+    from saccade.runs import RunFolder
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+INTERRUPTED = 130
+
+
+@app.command()
+def explain(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    images: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Files, folders, - for one image from stdin; test:17 or val:0-4 for images of "
+            "the run's own data."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the figures.")] = None,
+    method: Annotated[
+        str, typer.Option(help="The summary map: attention, rollout or gradient.")
+    ] = "rollout",
+    layers: Annotated[
+        str | None,
+        typer.Option(help="Layers to show, as 0,2-4 or -1; up to four of them if absent."),
+    ] = None,
+    heads: Annotated[
+        str | None, typer.Option(help="Heads to show, as 0,2-4; all of them if absent.")
+    ] = None,
+    compare: Annotated[
+        Path | None, typer.Option(help="A second run, shown beside the first on each image.")
+    ] = None,
+    data: Annotated[
+        bool,
+        typer.Option("--data", help="Draw training samples, confused pairs, confident mistakes."),
+    ] = False,
+    foreground: Annotated[
+        bool,
+        typer.Option("--foreground", help="On shapes: attention on the shape, before and after."),
+    ] = False,
+    weights: Annotated[
+        str | None, typer.Option(help="best or last; the run's choice if absent")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+) -> None:
+    """Show what a run's model looks at: one figure an image, as PNG and SVG.
+
+    An image that cannot be read is named on stderr, the others are drawn, the exit code is 3.
+    Ctrl-C keeps the figures that are written.
+    """
+    from saccade.runs import RunFolder
+
+    _check_task(images, out, compare, data=data, foreground=foreground)
+    runs = [RunFolder.open(path) for path in (run, compare) if path is not None]
+    options = {"weights": weights, "device": device}
+    with _interruptible():
+        if foreground:
+            _show_foreground(runs[0], options, as_json=as_json)
+        if data and out is not None:
+            _draw_data(runs[0], out, options, as_json=as_json)
+        if images and out is not None:
+            chosen = (_indices("--layers", layers), _indices("--heads", heads))
+            explainers = _make_explainers(runs, method, *chosen, options)
+            _draw_images(explainers, images, out, as_json=as_json)
+
+
+def _check_task(
+    images: list[str] | None,
+    out: Path | None,
+    compare: Path | None,
+    *,
+    data: bool,
+    foreground: bool,
+) -> None:
+    """Refuse a command line that asks for nothing, or for figures without a place for them."""
+    if not (images or data or foreground):
+        raise ConfigError(
+            "nothing to explain: name an IMAGE (a file, test:0), --data, --foreground"
+        )
+    if out is None and (images or data):
+        raise ConfigError("--out DIR is needed: the figures go there")
+    if compare is not None and not images:
+        raise ConfigError("--compare wants an IMAGE to show to both runs")
+
+
+def _indices(option: str, text: str | None) -> list[int] | None:
+    """`0,2-4` or `-1` as numbers; None for nothing and `all`."""
+    if text is None or text == "all":
+        return None
+    found: list[int] = []
+    for word in text.split(","):
+        parts = re.fullmatch(r"(-?\d+)(?:-(\d+))?", word.strip())
+        if parts is None:
+            raise ConfigError(f"{option} {text!r}: expected numbers such as 0,2-4 or -1, or all")
+        first = int(parts[1])
+        found += range(first, int(parts[2]) + 1) if parts[2] else [first]
+    return found
+
+
+def _make_explainers(
+    runs: Sequence[RunFolder],
+    method: str,
+    layers: list[int] | None,
+    heads: list[int] | None,
+    options: dict[str, Any],
+) -> list[Explainer]:
+    from saccade.explain.explanation import Explainer
+    from saccade.explain.maps import check_method
+
+    chosen = check_method(method)
+    return [Explainer(run, method=chosen, layers=layers, heads=heads, **options) for run in runs]
+
+
+def _draw_images(
+    explainers: Sequence[Explainer], words: list[str], out: Path, *, as_json: bool
+) -> None:
+    from saccade.bench.output import check_folder
+    from saccade.explain.figures import draw_explanations
+    from saccade.explain.inputs import check_same_data
+    from saccade.explain.look import save
+
+    names = explainers[0].album.find(words)
+    check_same_data([explainer.album for explainer in explainers], names)
+    check_folder(out)
+    stems, bad = _stems(names), 0
+    for name in _progress(names):
+        try:
+            found = [explainer.explain(explainer.album.open(name)) for explainer in explainers]
+        except DataError as error:
+            typer.echo(f"saccade: {error}", err=True)
+            bad += 1
+            continue
+        written = save(partial(draw_explanations, found), out / stems[name])
+        _say_image(name, found, written, as_json=as_json)
+    if bad:
+        raise typer.Exit(DataError.exit_code)
+
+
+def _say_image(
+    name: str, found: Sequence[Explanation], written: Sequence[Path], *, as_json: bool
+) -> None:
+    if as_json:
+        figures = [str(path) for path in written]
+        for explanation in found:
+            typer.echo(json.dumps(explanation.as_json() | {"image": name, "figures": figures}))
+        return
+    said = "   ".join(
+        "  ".join(f"{label} {p:.3f}" for label, p in explanation.classes[:3])
+        for explanation in found
+    )
+    typer.echo(f"{name}  {said}  {written[0]}")
+
+
+def _draw_data(run: RunFolder, out: Path, options: dict[str, Any], *, as_json: bool) -> None:
+    from saccade.bench.output import check_folder
+    from saccade.explain.data_pictures import data_pictures
+    from saccade.explain.look import save
+
+    check_folder(out)
+    for picture in _progress(data_pictures(run, **options), total=3):
+        written = save(picture.draw, out / picture.name)
+        if as_json:
+            figures = [str(path) for path in written]
+            typer.echo(json.dumps({"picture": picture.name, **picture.facts, "figures": figures}))
+        else:
+            typer.echo(f"{picture.name}  {written[0]}")
+
+
+def _show_foreground(run: RunFolder, options: dict[str, Any], *, as_json: bool) -> None:
+    from saccade.explain.foreground import measure_foreground
+
+    result = measure_foreground(run, **options)
+    if as_json:
+        typer.echo(json.dumps(result))
+        return
+    typer.echo(f"attention on the shape, {result['images']} test images, 95 % interval")
+    typer.echo(f"equal weights {_percent(result['uniform'])}")
+    for method, found in result["methods"].items():
+        before, after = _percent(found["untrained"]), _percent(found["trained"])
+        typer.echo(f"{method:<10}  untrained {before}   trained {after}")
+
+
+def _percent(interval: dict[str, float]) -> str:
+    mean, low, high = (100 * interval[key] for key in ("mean", "low", "high"))
+    return f"{mean:5.1f} % ({low:.1f} to {high:.1f})"
+
+
+def _stems(names: Sequence[str]) -> dict[str, str]:
+    """A file name for each image, none of them twice."""
+    stems: dict[str, str] = {}
+    for name in names:
+        plain = "stdin" if name == "-" else Path(name).stem
+        stem = re.sub(r"[^\w.-]+", "-", plain) or "image"
+        taken = set(stems.values())
+        numbered = (f"{stem}-{number}" for number in range(2, len(names) + 2))
+        stems[name] = stem if stem not in taken else next(s for s in numbered if s not in taken)
+    return stems
+
+
+def _progress(items: Iterable[Any], total: int | None = None) -> Iterator[Any]:
+    """The items, with a bar on stderr where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    shown = console.is_terminal
+    yield from track(items, "explaining", total, console=console, transient=True, disable=not shown)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("saccade: interrupted; the figures written so far are kept", err=True)
+        raise typer.Exit(INTERRUPTED) from None

@@ -1,0 +1,107 @@
+"""Pictures of the data of a run: what it was trained on, and what it gets wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor
+
+from saccade.explain.look import BAD, MUTED, SMALL, TEXT, TITLE, Sheet, shortened
+from saccade.explain.mistakes import ConfusedPair, Mistake
+from saccade.explain.overlay import pixels
+
+__all__ = ["draw_mistakes", "draw_pairs", "draw_samples"]
+
+MARGIN, HEADER = 0.3, 0.8
+CELL, GAP, CAPTION, BETWEEN = 0.92, 0.1, 0.3, 0.5
+RESOLUTION = 128
+
+Shown = Callable[[int], Tensor]
+"""Place in the test set -> image (C, H, W) in 0..1."""
+
+
+def draw_samples(
+    run: str, sides: Mapping[str, Sequence[tuple[Tensor, str]]], columns: int = 6
+) -> Sheet:
+    """Training images and their labels, side by side as they are stored and as trained on."""
+    rows = max(-(-len(images) // columns) for images in sides.values())
+    block = columns * (CELL + GAP) - GAP
+    width = 2 * MARGIN + len(sides) * (block + BETWEEN) - BETWEEN
+    sheet = Sheet(width, HEADER + 0.3 + rows * (CELL + 0.24) + 0.1)
+    _title(sheet, run, "samples of the training set")
+    for number, (name, images) in enumerate(sides.items()):
+        left = MARGIN + number * (block + BETWEEN)
+        sheet.words(shortened(name, 80), left, HEADER + 0.14, size=TEXT, bold=True)
+        for place, (image, label) in enumerate(images):
+            x = left + place % columns * (CELL + GAP)
+            y = HEADER + 0.3 + place // columns * (CELL + 0.24)
+            sheet.picture(pixels(image, RESOLUTION), x, y, CELL)
+            sheet.words(shortened(label, 17), x, y + CELL + 0.12, size=SMALL, colour=MUTED)
+    return sheet
+
+
+def draw_mistakes(
+    run: str,
+    mistakes: Sequence[Mistake],
+    told: str,
+    names: Sequence[str],
+    image_of: Shown,
+    columns: int = 6,
+) -> Sheet:
+    """The mistakes a model was surest of."""
+    rows = -(-len(mistakes) // columns)
+    width = 2 * MARGIN + columns * (CELL + 0.22) - 0.22
+    sheet = Sheet(width, HEADER + max(1, rows) * (CELL + CAPTION + 0.1) + 0.1)
+    _title(sheet, run, f"most confident mistakes   ·   {told}")
+    for number, mistake in enumerate(mistakes):
+        x = MARGIN + number % columns * (CELL + 0.22)
+        y = HEADER + number // columns * (CELL + CAPTION + 0.1)
+        _draw_mistake(sheet, mistake, names, image_of, x, y)
+    return sheet
+
+
+def draw_pairs(
+    run: str,
+    pairs: Sequence[ConfusedPair],
+    told: str,
+    names: Sequence[str],
+    image_of: Shown,
+    columns: int = 4,
+) -> Sheet:
+    """The pairs of classes that are mixed up most, with examples in each direction."""
+    block = columns * (CELL + GAP) - GAP
+    row = CELL + CAPTION + 0.36
+    sheet = Sheet(2 * MARGIN + 2 * block + BETWEEN, HEADER + max(1, len(pairs)) * row + 0.1)
+    _title(sheet, run, f"most confused pairs   ·   {told}")
+    for number, pair in enumerate(pairs):
+        top = HEADER + number * row
+        sides = (
+            (pair.first, pair.second, pair.first_as_second),
+            (pair.second, pair.first, pair.second_as_first),
+        )
+        for side, (true, said, mistakes) in enumerate(sides):
+            left = MARGIN + side * (block + BETWEEN)
+            heading = f"{names[true]} taken for {names[said]}"
+            sheet.words(shortened(heading, 44), left, top + 0.12, bold=True)
+            sheet.words(f"{len(mistakes)} ×", left + block, top + 0.12, colour=MUTED, align="right")
+            for place, mistake in enumerate(mistakes[:columns]):
+                _draw_mistake(
+                    sheet, mistake, names, image_of, left + place * (CELL + GAP), top + 0.22
+                )
+    return sheet
+
+
+def _title(sheet: Sheet, run: str, told: str) -> None:
+    sheet.words(run, MARGIN, 0.36, size=TITLE, bold=True)
+    sheet.words(told, MARGIN, 0.56, colour=MUTED)
+
+
+def _draw_mistake(
+    sheet: Sheet, mistake: Mistake, names: Sequence[str], image_of: Shown, x: float, y: float
+) -> None:
+    """An image, what it was taken for and how surely, and what it is."""
+    sheet.picture(pixels(image_of(mistake.place), RESOLUTION), x, y, CELL)
+    said = f"{shortened(names[mistake.predicted], 11)}  {100 * mistake.confidence:.0f} %"
+    sheet.words(said, x, y + CELL + 0.13, size=SMALL, colour=BAD)
+    truth = f"is {shortened(names[mistake.target], 13)}"
+    sheet.words(truth, x, y + CELL + 0.25, size=SMALL, colour=MUTED)

@@ -1,0 +1,141 @@
+"""The pictures of a run's data: samples as trained, confused pairs, confident mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from saccade.config import AugmentConfig, Config
+from saccade.data import Splits, load_splits, make_loader
+from saccade.explain.data_figures import draw_mistakes, draw_pairs, draw_samples
+from saccade.explain.inputs import pixels_at, shown
+from saccade.explain.look import Sheet
+from saccade.explain.mistakes import (
+    Mistake,
+    Predictions,
+    confident_mistakes,
+    confused_pairs,
+    read_predictions,
+)
+from saccade.runs import RunFolder
+
+__all__ = ["DataPicture", "data_pictures"]
+
+SAMPLES, PAIRS, MISTAKES = 24, 5, 24
+
+
+@dataclass(frozen=True)
+class DataPicture:
+    """A figure to be drawn, and the numbers in it.
+
+    Attributes:
+        name: `samples`, `confused_pairs` or `confident_mistakes`.
+        draw: Draws it.
+        facts: JSON values.
+    """
+
+    name: str
+    draw: Callable[[], Sheet]
+    facts: dict[str, Any]
+
+
+def data_pictures(
+    run: RunFolder, *, weights: str | None = None, device: str = "auto"
+) -> Iterator[DataPicture]:
+    """The three figures of a run, one after the other.
+
+    Args:
+        run: The run folder.
+        weights: `best` or `last`; the run's own choice by default.
+        device: `auto`, `cpu` or `cuda`.
+    """
+    config, name = run.config(), run.path.resolve().name
+    splits = load_splits(config.data)
+    yield _samples(name, config, splits)
+    predictions = read_predictions(run, splits.test, weights=weights, device=device)
+    wrong, count = len(predictions.wrong), predictions.readable
+    told = f"{wrong:,} of {count:,} test images wrong"
+    yield from _mistakes(name, splits, predictions, told)
+
+
+def _samples(name: str, config: Config, splits: Splits) -> DataPicture:
+    """The first images of the first epoch, as the loop gave them to the model."""
+    loader = make_loader(
+        splits.train,
+        splits.info,
+        batch_size=min(SAMPLES, len(splits.train)),
+        augment=config.augment,
+        seed=config.run.seed,
+        device="cpu",
+        shuffle=True,
+    )
+    batch = next(loader.epoch(0))
+    places, names = batch.index.tolist(), splits.info.class_names
+    stored = [pixels_at(splits.train, place).float() / 255 for place in places]
+    labels = [names[int(splits.train.labels[place])] for place in places]
+    targets = [_target_name(target, names) for target in batch.targets]
+    trained = list(shown(batch.images, splits.info))
+    sides = {
+        "as stored": list(zip(stored, labels, strict=True)),
+        describe_augmentation(config.augment): list(zip(trained, targets, strict=True)),
+    }
+    facts = {"images": [f"train:{place}" for place in places], "classes": labels}
+    return DataPicture("samples", partial(draw_samples, name, sides), facts)
+
+
+def _target_name(target: Tensor, names: Sequence[str]) -> str:
+    """A class, or the shares of two where images were mixed."""
+    if target.dim() == 0:
+        return names[int(target)]
+    shares = {names[place]: float(target[place]) for place in target.nonzero()[:, 0].tolist()}
+    return " + ".join(f"{share:.1f} {name}" for name, share in shares.items())
+
+
+def _mistakes(
+    name: str, splits: Splits, predictions: Predictions, told: str
+) -> Iterator[DataPicture]:
+    names = splits.info.class_names
+
+    def image_of(place: int) -> Tensor:
+        return pixels_at(splits.test, place).float() / 255
+
+    def facts(mistake: Mistake) -> dict[str, Any]:
+        return {
+            "image": f"test:{mistake.place}",
+            "truth": names[mistake.target],
+            "predicted": names[mistake.predicted],
+            "probability": mistake.confidence,
+        }
+
+    pairs = confused_pairs(predictions, PAIRS)
+    yield DataPicture(
+        "confused_pairs",
+        partial(draw_pairs, name, pairs, told, names, image_of),
+        {
+            "pairs": [
+                {
+                    "classes": [names[pair.first], names[pair.second]],
+                    "count": pair.count,
+                    "mistakes": [*map(facts, pair.first_as_second + pair.second_as_first)],
+                }
+                for pair in pairs
+            ]
+        },
+    )
+    surest = confident_mistakes(predictions, MISTAKES)
+    yield DataPicture(
+        "confident_mistakes",
+        partial(draw_mistakes, name, surest, told, names, image_of),
+        {"mistakes": [*map(facts, surest)]},
+    )
+
+
+def describe_augmentation(config: AugmentConfig) -> str:
+    """What was done to training images, in the words of the configuration."""
+    changed = config.model_dump(exclude_defaults=True)
+    words = [key if value is True else f"{key} {value}" for key, value in changed.items()]
+    return "as trained: " + (", ".join(words) or "no augmentation")

@@ -1,0 +1,133 @@
+"""One figure an image: what it is, what the model says, and what it looked at.
+
+A column for each model: image, summary map and likeliest classes above, then a row for each layer
+with its heads and their mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from saccade.explain.explanation import Explanation
+from saccade.explain.look import BAD, GOOD, GRID, INK, MUTED, SMALL, TEXT, TITLE, Sheet, shortened
+from saccade.explain.maps import AttentionMaps, Method
+from saccade.explain.measures import relative_to_uniform
+from saccade.explain.overlay import overlay, pixels
+
+__all__ = ["draw_explanations"]
+
+MARGIN, GAP = 0.3, 0.14
+LARGE, HEADER = 1.75, 0.78
+BARS = 2.1
+HEADS_BELOW = LARGE + 0.56
+LAYER_NAME = 0.62
+CELLS_WIDTH = 5.4
+CAPTION = 0.2
+SUMMARIES: dict[Method, str] = {
+    "attention": "mean attention",
+    "rollout": "attention rollout",
+    "gradient": "gradient rollout",
+}
+NOTE = (
+    "Colours run from the smallest to the largest weight of each map.",
+    "Numbers: these two, as multiples of the weight a token has if all have the same.",
+)
+
+
+def draw_explanations(explanations: Sequence[Explanation]) -> Sheet:
+    """Draw what one model, or several beside each other, make of the same image."""
+    widths = [_block_width(explanation.maps) for explanation in explanations]
+    rows = max(len(explanation.maps.layers) for explanation in explanations)
+    cell = max(_cell(explanation.maps) for explanation in explanations)
+    height = HEADER + HEADS_BELOW + rows * (cell + CAPTION) + 0.55
+    sheet = Sheet(2 * MARGIN + sum(widths) + 3 * MARGIN * (len(widths) - 1), height)
+    left = MARGIN
+    for explanation, width in zip(explanations, widths, strict=True):
+        _draw_block(sheet, explanation, left, width)
+        left += width + 3 * MARGIN
+    for line, text in enumerate(NOTE):
+        sheet.words(text, MARGIN, height - 0.3 + 0.14 * line, size=SMALL, colour=MUTED)
+    return sheet
+
+
+def _cell(maps: AttentionMaps) -> float:
+    """Side of one head's map in inches."""
+    return min(1.05, CELLS_WIDTH / (len(maps.heads) + 1) - 0.08)
+
+
+def _block_width(maps: AttentionMaps) -> float:
+    cells = LAYER_NAME + (len(maps.heads) + 1) * (_cell(maps) + 0.08) + 0.12
+    return max(2 * (LARGE + GAP) + 0.16 + BARS, cells)
+
+
+def _draw_block(sheet: Sheet, explanation: Explanation, left: float, width: float) -> None:
+    maps = explanation.maps
+    sheet.words(explanation.run, left, 0.36, size=TITLE, bold=True)
+    sheet.words(
+        f"{explanation.attention} attention   ·   {explanation.picture}", left, 0.56, colour=MUTED
+    )
+    sheet.picture(pixels(explanation.image, 320), left, HEADER, LARGE)
+    place = left + LARGE + GAP
+    _draw_map(sheet, explanation, maps.summary[0], place, HEADER, LARGE)
+    sheet.words(SUMMARIES[maps.method], place, HEADER + LARGE + 0.14, size=SMALL + 0.4)
+    place += LARGE + GAP + 0.16
+    _draw_classes(sheet, explanation, place, HEADER, left + width - place)
+    _draw_heads(sheet, explanation, left, HEADER + HEADS_BELOW)
+
+
+def _draw_map(
+    sheet: Sheet, explanation: Explanation, weights: Tensor, x: float, y: float, side: float
+) -> None:
+    """A map over the image, and below it the range of its weights."""
+    patches = explanation.maps.on_grid(weights)
+    resolution = 320 if side > 1.2 else 160
+    axes = sheet.picture(overlay(explanation.image, patches, size=resolution), x, y, side)
+    bottom = y + side * axes.bbox.height / axes.bbox.width
+    relative = relative_to_uniform(weights, patches)
+    text = f"{_factor(relative.min())} – {_factor(relative.max())} ×"
+    sheet.words(text, x + side, bottom + 0.14, size=SMALL, colour=MUTED, align="right")
+
+
+def _draw_classes(
+    sheet: Sheet, explanation: Explanation, x: float, y: float, width: float, count: int = 5
+) -> None:
+    """The likeliest classes as bars; blue where right, red where wrong, grey where not known."""
+    said, truth = explanation.classes[0][0], explanation.truth
+    colour = INK if truth is None else GOOD if said == truth else BAD
+    sheet.words(said, x, y + 0.16, size=TITLE, bold=True, colour=colour)
+    told = "" if truth is None else "correct" if said == truth else f"wrong: it is {truth}"
+    sheet.words(told, x, y + 0.34, size=SMALL, colour=MUTED)
+    for line, (name, probability) in enumerate(explanation.classes[:count]):
+        at = y + 0.6 + 0.25 * line
+        first = line == 0
+        sheet.words(shortened(name, 20), x, at, size=SMALL + 0.7, colour=INK if first else MUTED)
+        percent = f"{100 * probability:.1f} %"
+        sheet.words(percent, x + width, at, size=SMALL + 0.7, colour=MUTED, align="right")
+        axes = sheet.axes(x, at + 0.05, width, 0.045)
+        axes.set_axis_off()
+        axes.set_xlim(0, 1)
+        axes.barh(0, 1, height=1, color=GRID)
+        axes.barh(0, probability, height=1, color=colour if first else MUTED)
+        axes.set_ylim(-0.5, 0.5)
+
+
+def _draw_heads(sheet: Sheet, explanation: Explanation, left: float, top: float) -> None:
+    """A row for each layer: its heads, then their mean."""
+    maps, cell = explanation.maps, _cell(explanation.maps)
+    step = cell + 0.08
+    starts = [left + LAYER_NAME + step * column for column in range(len(maps.heads))]
+    starts.append(left + LAYER_NAME + step * len(maps.heads) + 0.12)
+    for start, name in zip(starts, [*(f"head {head}" for head in maps.heads), "mean"], strict=True):
+        sheet.words(name, start, top - 0.07, size=SMALL + 0.4, bold=name == "mean")
+    for line, layer in enumerate(maps.layers):
+        y = top + line * (cell + CAPTION)
+        sheet.words(f"layer {layer}", left, y + cell / 2 + 0.04, size=TEXT)
+        rows = maps.weights[0, line]
+        for start, weights in zip(starts, [*rows, rows.mean(dim=0)], strict=True):
+            _draw_map(sheet, explanation, weights, start, y, cell)
+
+
+def _factor(value: Tensor) -> str:
+    return f"{float(value):.1f}" if value >= 1 else f"{float(value):.2f}"
