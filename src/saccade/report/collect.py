@@ -72,10 +72,9 @@ class Run:
         return number(self.summary.get(key))
 
     @property
-    def replicate(self) -> tuple[int, str]:
+    def replicate(self) -> tuple[int, int]:
         """Seed and fold, which are the same in runs that can be paired."""
-        fold = next((part for part in self.name.split("/") if part.startswith("fold-")), "")
-        return self.config.run.seed, fold
+        return self.config.run.seed, self.config.data.fold or 0
 
 
 @dataclass(frozen=True)
@@ -128,10 +127,21 @@ def collect(folder: Path) -> Evidence:
         raise ConfigError(
             f"{str(folder)!r} holds no finished run: {first.what}: {first.reason}{more}"
         )
+    runs = _comparable(runs, left_out)
     left_out += _not_started(folder, study)
     left_out += _left_out_by_study(results, {run.name for run in runs}, left_out)
     title = plain(folder.resolve().name) or "runs"
     return Evidence(title, runs, sorted(left_out, key=lambda gap: gap.what), study, results)
+
+
+def _comparable(runs: list[Run], left_out: list[LeftOut]) -> list[Run]:
+    """The runs that were tested, where some were; those that were only validated are left out."""
+    tested = [run for run in runs if run.measured("test_accuracy") is not None]
+    if not tested:
+        return runs
+    untested = [run.name for run in runs if run.measured("test_accuracy") is None]
+    left_out += [LeftOut(name, "has no test accuracy, unlike the others") for name in untested]
+    return tested
 
 
 def _name(path: Path, folder: Path) -> str:
@@ -172,8 +182,9 @@ def _read_run(folder: RunFolder, name: str) -> Run:
     state = plain(status.get("state", "half-written: no status.json"))
     if state != "finished" or not summary:
         raise ConfigError(_unfinished(state, status, config))
-    if _score(summary) is None:
-        raise ConfigError("has neither a test nor a validation accuracy")
+    score = _score(summary)
+    if score is None or not 0 <= score <= 1:
+        raise ConfigError("has neither a test nor a validation accuracy between 0 and 1")
     dataset = folder.dataset()
     names = tuple(plain(name, 40) for name in dataset.get("class_names", ()))
     return Run(

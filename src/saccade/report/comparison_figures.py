@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from saccade.report.findings import Claim, Row
+from saccade.report.claims import Claim
+from saccade.report.findings import Row
 from saccade.report.look import (
     INK,
     MUTED,

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from saccade.report.collect import Evidence, Run, number, plain
+from saccade.report.claims import Answers, Claim, answers_of, compare, tables_of
+from saccade.report.collect import Evidence, number, plain
 from saccade.report.groups import Group, group_runs
-from saccade.statistics import Interval, accuracy_interval, holm, paired_difference
+from saccade.statistics import Interval, accuracy_interval
 
-__all__ = ["SIGNIFICANT", "Claim", "Findings", "Row", "find"]
+__all__ = ["Findings", "Row", "find"]
 
-SIGNIFICANT = 0.05
 MOST_PAIRED = 12
 """With more groups than this, each is compared with the baseline alone."""
 
@@ -26,24 +22,6 @@ MEASURED_COST = {"seconds_per_epoch": 1, "img_per_s": -1, "peak_memory_mib": 1}
 """What was measured in every run, with the sign that makes less the better."""
 
 COUNTED_COST = ("parameters", "flops")
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A difference in accuracy between two groups; `p_corrected` is Holm's."""
-
-    first: str
-    second: str
-    difference: float
-    low: float
-    high: float
-    p_value: float
-    p_corrected: float
-
-    @property
-    def holds(self) -> bool:
-        """Whether the evidence carries it."""
-        return self.p_corrected < SIGNIFICANT
 
 
 @dataclass(frozen=True)
@@ -99,19 +77,16 @@ class Findings:
 def find(evidence: Evidence) -> Findings:
     """Group the runs, measure each group and compare the groups."""
     order = evidence.study.get("attentions")
-    groups, differing = group_runs(evidence.runs, order if isinstance(order, list) else [])
-    noted = _noted_rows(evidence.results)
-    answers = {group.label: _answers(group) for group in groups}
+    known = [plain(name) for name in order] if isinstance(order, list) else []
+    groups, differing = group_runs(evidence.runs, known)
+    answers = {group.label: answers_of(group) for group in groups}
     baseline = _baseline(evidence, list(answers))
     others = [label for label in answers if label != baseline]
-    claims = _claims([(label, baseline) for label in others], answers)
+    claims = compare([(label, baseline) for label in others], answers)
     pairs = list(combinations(others, 2)) if len(groups) <= MOST_PAIRED else []
-    more_claims = _claims(pairs, answers)
-    by_label = {claim.first: claim for claim in claims}
-    rows = [
-        _row(group, answers[group.label], by_label.get(group.label), noted.get(group.label, {}))
-        for group in groups
-    ]
+    more_claims = compare(pairs, answers)
+    noted = _noted_rows(evidence.results)
+    rows = _rows(groups, answers, claims, noted)
     batches = (number(row.get("latency_batch")) for row in noted.values())
     counts = (len(own.target) for seeds in answers.values() for own in seeds.values())
     return Findings(
@@ -126,61 +101,27 @@ def find(evidence: Evidence) -> Findings:
     )
 
 
-@dataclass(frozen=True)
-class Answers:
-    """The true class of every image and whether it was recognised, for one seed."""
-
-    target: NDArray[Any]
-    right: NDArray[Any]
-
-
-def _answers(group: Group) -> dict[int, Answers]:
-    """The answers by seed, its folds one after another; seeds without predictions are not in."""
-    by_seed: dict[int, list[Run]] = defaultdict(list)
-    for run in sorted(group.runs, key=lambda run: run.replicate):
-        by_seed[run.replicate[0]].append(run)
-    found = {}
-    for seed, runs in by_seed.items():
-        kept = [run.predictions for run in runs if run.predictions is not None]
-        if len(kept) == len(runs):
-            target = np.concatenate([own.target for own in kept])
-            predicted = np.concatenate([own.predicted for own in kept])
-            known = target >= 0
-            found[seed] = Answers(target[known], (target == predicted)[known])
-    return found
-
-
-def _tables(*answers: Mapping[int, Answers]) -> list[NDArray[Any]] | None:
-    """(seeds, images) tables of what was right, for the seeds that all have; None without pairs."""
-    seeds = sorted(set.intersection(*(set(own) for own in answers)))
-    targets = [own[seed].target for own in answers for seed in seeds]
-    if not targets or len(targets[0]) < 2:
-        return None
-    if not all(np.array_equal(target, targets[0]) for target in targets):
-        return None
-    return [np.stack([own[seed].right for seed in seeds]) for own in answers]
-
-
-def _claims(
-    pairs: Sequence[tuple[str, str]], answers: Mapping[str, Mapping[int, Answers]]
-) -> list[Claim]:
-    """The differences of all pairs that saw the same images, corrected together."""
-    found = []
-    for first, second in pairs:
-        tables = _tables(answers[first], answers[second])
-        if tables is not None:
-            found.append((first, second, paired_difference(*tables)))
-    corrected = holm([difference.p_value for _, _, difference in found])
-    return [
-        Claim(first, second, own.mean, own.low, own.high, own.p_value, p)
-        for (first, second, own), p in zip(found, corrected, strict=True)
+def _rows(
+    groups: Sequence[Group],
+    answers: Mapping[str, Mapping[int, Answers]],
+    claims: Sequence[Claim],
+    noted: Mapping[str, Mapping[str, Any]],
+) -> list[Row]:
+    """A row for each group, in their order; set-ups of one attention go by their accuracy."""
+    by_label = {claim.first: claim for claim in claims}
+    rows = [
+        _row(group, answers[group.label], by_label.get(group.label), noted.get(group.label, {}))
+        for group in groups
     ]
+    if len({group.attention for group in groups}) == 1:
+        rows.sort(key=lambda row: (-row.accuracy, row.label))
+    return rows
 
 
 def _row(
     group: Group, answers: Mapping[int, Answers], claim: Claim | None, noted: Mapping[str, Any]
 ) -> Row:
-    tables = _tables(answers)
+    tables = tables_of(answers)
     accuracies = group.measured("test_accuracy") or group.measured("val_accuracy_best")
     interval = accuracy_interval(tables[0]) if tables else _noted_interval(noted)
     return Row(
@@ -234,7 +175,7 @@ def _baseline(evidence: Evidence, labels: Sequence[str]) -> str:
 
 
 def _measure(evidence: Evidence) -> str:
-    if evidence.results.get("measure") == "fold_accuracy" or evidence.study.get("folds"):
+    if any(run.config.data.fold is not None for run in evidence.runs):
         return "held-out accuracy"
     tested = any(run.measured("test_accuracy") is not None for run in evidence.runs)
     return "test accuracy" if tested else "validation accuracy"

@@ -64,7 +64,7 @@ def group_runs(runs: Sequence[Run], order: Sequence[str]) -> tuple[list[Group], 
         Group(label, own[0].attention, tuple(sorted(own, key=lambda run: run.name)))
         for label, own in found.items()
     ]
-    ranks = {name: rank for rank, name in enumerate([*order, *ATTENTION_COLOURS])}
+    ranks = {name: i for i, name in enumerate(dict.fromkeys([*order, *ATTENTION_COLOURS]))}
     groups.sort(key=lambda group: (ranks.get(group.attention, len(ranks)), group.label))
     return groups, sorted(differing)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from saccade.report.page import Block, Cell, Figures, Items, Listing, Page, Table
+from collections.abc import Sequence
+
+from saccade.report.page import Block, Cell, Column, Figures, Items, Listing, Page, Table
 
 __all__ = ["as_latex", "latex_table"]
 
@@ -10,10 +12,13 @@ PREAMBLE = r"""\documentclass[10pt]{article}
 \usepackage[utf8]{inputenc}
 \usepackage[T1]{fontenc}
 \usepackage[a4paper,margin=22mm]{geometry}
-\usepackage{booktabs,graphicx,textcomp}
+\usepackage{booktabs,graphicx,longtable,textcomp}
 \setlength{\parindent}{0pt}
 \setlength{\parskip}{6pt}
 """
+MOST_UNBROKEN = 40
+FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}"
+TEXT_COLUMN = r"lp{0.72\linewidth}"
 SPECIAL = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -71,21 +76,33 @@ def _block(block: Block) -> str:
             f"{_text(figure.caption)}\n\\end{{minipage}}\\hfill"
             for figure in block.figures
         )
-    return latex_table(block)
+    return _titled(block)
 
 
-def latex_table(table: Table) -> str:
-    """A table in booktabs' manner, made as narrow as the page."""
+def _titled(table: Table) -> str:
+    """A table as it stands in the document: no wider than the page, broken where it is long."""
+    title = rf"\textbf{{{_text(table.caption)}}}"
+    note = f"\n\n{{\\footnotesize {_text(table.note)}\\par}}" if table.note else ""
+    if len(table.rows) > MOST_UNBROKEN:
+        return f"{title}\n{{\\small\n{latex_table(table, 'longtable')}}}{note}"
+    return f"{title}\n\n{FIT}{{%\n{latex_table(table)}}}{note}"
+
+
+def latex_table(table: Table, environment: str = "tabular") -> str:
+    """A table in booktabs' manner, to be put where a paper wants it."""
     shown = table.shown()
     heads = " & ".join(rf"\textbf{{{_text(column.title)}}}" for column in shown.columns)
     rows = "\n".join(f"{' & '.join(map(_cell, row))} \\\\" for row in shown.rows)
-    places = "".join("r" if column.is_number else "l" for column in shown.columns)
-    note = f"\\\\[4pt]\n{{\\footnotesize {_text(shown.note)}}}" if shown.note else ""
     return (
-        f"\\begin{{center}}\n\\resizebox{{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}}"
-        f"{{!}}{{%\n\\begin{{tabular}}{{{places}}}\n\\toprule\n{heads} \\\\\n\\midrule\n{rows}\n"
-        f"\\bottomrule\n\\end{{tabular}}}}{note}\n\\end{{center}}"
+        f"\\begin{{{environment}}}{{{_places(shown.columns)}}}\n\\toprule\n{heads} \\\\\n"
+        f"\\midrule\n{rows}\n\\bottomrule\n\\end{{{environment}}}"
     )
+
+
+def _places(columns: Sequence[Column]) -> str:
+    """How the columns are set; in a table of a name and its text, the text breaks into lines."""
+    numbers = [column.is_number for column in columns]
+    return TEXT_COLUMN if numbers == [False, False] else "".join("lr"[own] for own in numbers)
 
 
 def _cell(cell: Cell) -> str:

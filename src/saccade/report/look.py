@@ -13,6 +13,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 __all__ = [
@@ -125,14 +126,10 @@ class Drawing:
 
 def series_of(labels: Iterable[str]) -> dict[str, Series]:
     """A look for each label: an attention's own, and for other labels those left over."""
-    labels = list(labels)
+    labels, own = list(labels), list(ATTENTION_COLOURS)
+    spare = chain((i for i, name in enumerate(own) if name not in labels), count(len(own)))
+    places = {label: own.index(label) if label in own else next(spare) for label in labels}
     tones = [tone.light for tone in ATTENTION_COLOURS.values()]
-    places = {name: place for place, name in enumerate(ATTENTION_COLOURS)}
-    free = [place for name, place in places.items() if name not in labels]
-    others = [label for label in labels if label not in places]
-    for number, label in enumerate(others):
-        cycle = len(places) + number - len(free)
-        places[label] = free[number] if number < len(free) else cycle
     return {
         label: Series(
             tones[places[label] % len(tones)],

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from saccade.report.class_figures import (
     MOST_CLASSES,
@@ -16,7 +17,7 @@ from saccade.report.comparison_figures import differences, pareto
 from saccade.report.curves import accuracy_over_time, epoch_curves
 from saccade.report.findings import Findings
 from saccade.report.groups import Group
-from saccade.report.look import ATTENTION_COLOURS, Drawing, series_of
+from saccade.report.look import ATTENTION_COLOURS, Drawing, Series, series_of
 from saccade.report.page import (
     Block,
     Figure,
@@ -43,19 +44,36 @@ __all__ = ["compose"]
 MOST_DRAWN = len(ATTENTION_COLOURS)
 
 
+@dataclass(frozen=True)
+class Story:
+    """What the sections are written from.
+
+    Attributes:
+        drawn: The groups that figures show.
+        series: One look for each group, the same in every figure.
+    """
+
+    evidence: Evidence
+    found: Findings
+    drawn: Sequence[Group]
+    series: Mapping[str, Series]
+
+
 def compose(evidence: Evidence, found: Findings) -> Page:
     """The whole page, figures drawn."""
+    drawn = _drawn(found)
+    labels = [group.label for group in (*drawn, *found.groups)]
+    story = Story(evidence, found, drawn, series_of(dict.fromkeys(labels)))
     runs = evidence.runs
     dataset = listed(sorted({plain(run.summary.get("dataset", "?")) for run in runs}))
-    drawn = _drawn(found)
     sections = [
         Section("summary", "Summary", [summary_table(found)]),
-        Section("claims", "What can be claimed", list(_claims(found))),
-        Section("cost", "Accuracy against cost", list(_cost(found))),
-        Section("training", "Training", list(_training(drawn, found))),
-        Section("classes", "Classes", list(_classes(drawn, evidence))),
-        Section("calibration", "Calibration", list(_calibration(drawn))),
-        Section("configuration", "Configuration", list(_configuration(evidence, found))),
+        Section("claims", "What can be claimed", list(_claims(story))),
+        Section("cost", "Accuracy against cost", list(_cost(story))),
+        Section("training", "Training", list(_training(story))),
+        Section("classes", "Classes", list(_classes(story))),
+        Section("calibration", "Calibration", list(_calibration(story))),
+        Section("configuration", "Configuration", list(_configuration(story))),
         Section("environment", "Environment", [environment_table(runs)]),
         Section("left-out", "Left out", [_left_out(evidence)]),
     ]
@@ -64,7 +82,7 @@ def compose(evidence: Evidence, found: Findings) -> Page:
         headline=headline(found, dataset),
         facts=_facts(evidence, found, dataset),
         sections=[section for section in sections if section.blocks],
-        series=series_of([group.label for group in found.groups]),
+        series=story.series,
     )
 
 
@@ -107,7 +125,8 @@ def _drawn(found: Findings) -> list[Group]:
     return [group for group in found.groups if group.label in kept]
 
 
-def _claims(found: Findings) -> Iterator[Block]:
+def _claims(story: Story) -> Iterator[Block]:
+    found = story.found
     claims = found.against_baseline
     if not claims:
         return
@@ -124,7 +143,7 @@ def _claims(found: Findings) -> Iterator[Block]:
                 f"Differences to {found.baseline}",
                 f"Difference in {found.measure} to {found.baseline} with 95 % intervals; a filled "
                 "marker is a difference that holds after Holm's correction.",
-                differences(claims, series_of([row.label for row in found.rows])),
+                differences(claims, story.series),
             )
         ]
     )
@@ -147,8 +166,9 @@ def _claims(found: Findings) -> Iterator[Block]:
         yield pairs_table(found.others)
 
 
-def _cost(found: Findings) -> Iterator[Block]:
-    series = series_of([row.label for row in found.rows])
+def _cost(story: Story) -> Iterator[Block]:
+    shown = {group.label for group in story.drawn}
+    rows = [row for row in story.found.rows if row.label in shown]
     figures = [
         Figure(
             f"accuracy_{name}",
@@ -161,14 +181,21 @@ def _cost(found: Findings) -> Iterator[Block]:
             ("throughput", "img_per_s", "training throughput, img/s", True),
             ("memory", "peak_memory_mib", "peak memory, MiB", False),
         )
-        if (drawing := pareto(found.rows, series, key, label, more_is_better=more)) is not None
+        if (drawing := pareto(rows, story.series, key, label, more_is_better=more)) is not None
     ]
     if figures:
+        yield from _choice(story)
         yield Figures(figures)
 
 
-def _training(drawn: Sequence[Group], found: Findings) -> Iterator[Block]:
-    series = series_of([group.label for group in drawn])
+def _choice(story: Story) -> Iterator[Block]:
+    """Say so where not all groups are drawn."""
+    if len(story.drawn) < len(story.found.groups):
+        yield f"Drawn are the {len(story.drawn)} most accurate of {len(story.found.groups)}."
+
+
+def _training(story: Story) -> Iterator[Block]:
+    drawn, series = story.drawn, story.series
     wanted: list[tuple[str, str, str, Drawing | None]] = [
         (
             "accuracy_over_time",
@@ -191,25 +218,25 @@ def _training(drawn: Sequence[Group], found: Findings) -> Iterator[Block]:
     ]
     several = any(len(group.runs) > 1 for group in drawn)
     spread = " Lines are means, shades reach from the lowest to the highest run." if several else ""
-    if len(drawn) < len(found.groups):
-        yield f"Drawn are the {len(drawn)} most accurate of {len(found.groups)}."
     figures = [Figure(name, title, text + spread, own) for name, title, text, own in wanted if own]
     if figures:
+        yield from _choice(story)
         yield Figures(figures)
 
 
-def _classes(drawn: Sequence[Group], evidence: Evidence) -> Iterator[Block]:
-    names = evidence.runs[0].class_names
-    if any(run.class_names != names for run in evidence.runs):
+def _classes(story: Story) -> Iterator[Block]:
+    runs = story.evidence.runs
+    names = runs[0].class_names
+    if any(run.class_names != names for run in runs):
         yield "The runs were made on different classes, so classes are not compared."
         return
-    found = {group.label: class_counts(group, len(names)) for group in drawn}
+    found = {group.label: class_counts(group, len(names)) for group in story.drawn}
     counts = {label: own for label, own in found.items() if own is not None}
     if not counts:
         return
-    series, names_of_files = series_of(counts), file_names(counts)
+    names_of_files = file_names(counts)
     accuracies = {label: own.accuracy for label, own in counts.items()}
-    dots = class_accuracy(accuracies, names, series)
+    dots = class_accuracy(accuracies, names, story.series)
     if dots is not None:
         few = f" The {MOST_CLASSES} classes on which they differ most." if len(names) > 20 else ""
         text = f"Share of each class that was recognised, hardest class first.{few}"
@@ -234,11 +261,11 @@ def _classes(drawn: Sequence[Group], evidence: Evidence) -> Iterator[Block]:
     yield classes_table(counts, names)
 
 
-def _calibration(drawn: Sequence[Group]) -> Iterator[Block]:
-    found = {group.label: own for group in drawn if (own := reliability(group)) is not None}
+def _calibration(story: Story) -> Iterator[Block]:
+    found = {group.label: own for group in story.drawn if (own := reliability(group)) is not None}
     if not found:
         return
-    series, names_of_files = series_of(found), file_names(found)
+    names_of_files = file_names(found)
     yield (
         "A model is calibrated when, of the images it is 80 % sure of, it gets 80 % right: on the "
         "diagonal. Below it the model is surer than it is right. Grey bars: the share of images."
@@ -249,7 +276,7 @@ def _calibration(drawn: Sequence[Group]) -> Iterator[Block]:
                 f"reliability_{names_of_files[label]}",
                 label,
                 f"Reliability of {label}: expected calibration error {percent(own.error)}.",
-                reliability_diagram(own, series[label]),
+                reliability_diagram(own, story.series[label]),
             )
             for label, own in found.items()
         ],
@@ -258,12 +285,14 @@ def _calibration(drawn: Sequence[Group]) -> Iterator[Block]:
     yield calibration_table(found)
 
 
-def _configuration(evidence: Evidence, found: Findings) -> Iterator[Block]:
-    if found.differing:
-        yield f"Besides the attention the runs differ in {listed(found.differing)}."
+def _configuration(story: Story) -> Iterator[Block]:
+    if story.found.differing:
+        yield f"Besides the attention the runs differ in {listed(story.found.differing)}."
     else:
         yield "All runs share this configuration; only the attention and the seed are varied."
-    yield Listing("The configuration that all runs share", shared_configuration(evidence.runs))
+    yield Listing(
+        "The configuration that all runs share", shared_configuration(story.evidence.runs)
+    )
 
 
 def _left_out(evidence: Evidence) -> Block:

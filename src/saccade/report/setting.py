@@ -25,7 +25,7 @@ def environment_table(runs: Sequence[Run]) -> Table:
         "torch threads": lambda run: run.environment.get("torch_threads"),
         "platform": lambda run: run.environment.get("platform"),
         "saccade": lambda run: run.environment.get("saccade"),
-        "git revision": lambda run: run.environment.get("git_revision"),
+        "git revision": lambda run: _revision(run.environment),
         "Python": lambda run: run.environment.get("python"),
         "CUDA": lambda run: run.environment.get("cuda"),
         "packages": lambda run: _packages(run.environment),
@@ -60,6 +60,12 @@ def _packages(environment: Mapping[str, Any]) -> str:
     packages = environment.get("packages")
     known = packages.items() if isinstance(packages, Mapping) else ()
     return ", ".join(f"{name} {version}" for name, version in known if version)
+
+
+def _revision(environment: Mapping[str, Any]) -> str:
+    """The commit, shortened, with the `+` of a changed tree."""
+    full = plain(environment.get("git_revision") or "")
+    return full[:12] + ("+" if full.endswith("+") else "")
 
 
 def _command(environment: Mapping[str, Any]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from saccade.report.claims import Claim
 from saccade.report.classes import ClassCounts, Reliability
 from saccade.report.collect import LeftOut
-from saccade.report.findings import Claim, Findings, Row
+from saccade.report.findings import Findings, Row
 from saccade.report.page import NOTHING, Cell, Column, Table
 from saccade.report.words import GLUE, interval, p_text, percent, points, significant
 
@@ -41,7 +42,7 @@ def summary_table(found: Findings) -> Table:
     big = max((row.flops or 0 for row in found.rows), default=0) >= GIGA
     batch = f", batch {found.latency_batch}" if found.latency_batch else ""
     columns = (
-        Column("attention", "attention", is_number=False),
+        Column("attention", _heading(found), is_number=False),
         Column("runs", "runs"),
         Column("accuracy", f"{found.measure} [95{GLUE}%]"),
         Column("accuracy_low"),
@@ -66,6 +67,11 @@ def summary_table(found: Findings) -> Table:
         "what was timed or weighed, its worst run beats the best run of all others."
     )
     return Table("summary", "Summary", columns, rows, note if len(rows) > 1 else "")
+
+
+def _heading(found: Findings) -> str:
+    plain = all(group.label == group.attention for group in found.groups)
+    return "attention" if plain else "set-up"
 
 
 def _summary_row(row: Row, unit: float) -> list[Cell]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from saccade.report.findings import Claim, Findings, Row
+from saccade.report.claims import Claim
+from saccade.report.findings import Findings, Row
 from saccade.report.page import NOTHING
 
 __all__ = [
@@ -92,17 +93,21 @@ def headline(found: Findings, dataset: str) -> str:
         return _of_one(found.rows[0], found, dataset)
     parts = [_of_accuracy(found, dataset), *_of_cost(found)]
     if found.differing:
+        more = " and more" if len(found.differing) > 4 else ""
+        told = f"{listed(found.differing[:4])}{more}"
+        attentions = {group.attention for group in found.groups}
         parts.append(
-            f"The runs differ in more than the attention ({listed(found.differing[:4])}"
-            f"{' and more' if len(found.differing) > 4 else ''}), so none of this is the "
+            f"The runs differ in more than the attention ({told}), so none of this is the "
             "attention's doing alone."
+            if len(attentions) > 1
+            else f"The runs differ in {told}."
         )
     return " ".join(parts)
 
 
 def _of_one(row: Row, found: Findings, dataset: str) -> str:
     bounds = interval(row.accuracy_low, row.accuracy_high)
-    images = f" on {count(found.images, 'image')}" if found.images else ""
+    images = f" ({count(found.images, 'image')})" if found.images else ""
     runs = f", the mean of {count(row.runs, 'run')}" if row.runs > 1 else ""
     value = f"{percent(row.accuracy)} {bounds}".strip()
     return f"{row.label} reaches {value} {found.measure} on {dataset}{images}{runs}."

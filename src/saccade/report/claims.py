@@ -1,0 +1,88 @@
+"""Which differences in accuracy the evidence carries."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from saccade.report.collect import Run
+from saccade.report.groups import Group
+from saccade.statistics import holm, paired_difference
+
+__all__ = ["Answers", "Claim", "answers_of", "compare", "tables_of"]
+
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A difference in accuracy between two groups; `p_corrected` is Holm's."""
+
+    first: str
+    second: str
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    p_corrected: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the evidence carries it."""
+        return self.p_corrected < SIGNIFICANT
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The true class of every image and whether it was recognised, for one seed."""
+
+    target: NDArray[Any]
+    right: NDArray[Any]
+
+
+def answers_of(group: Group) -> dict[int, Answers]:
+    """The answers by seed, its folds one after another; seeds without predictions are not in."""
+    by_seed: dict[int, list[Run]] = defaultdict(list)
+    for run in sorted(group.runs, key=lambda run: run.replicate):
+        by_seed[run.replicate[0]].append(run)
+    found = {}
+    for seed, runs in by_seed.items():
+        kept = [run.predictions for run in runs if run.predictions is not None]
+        if len(kept) == len(runs):
+            target = np.concatenate([own.target for own in kept])
+            predicted = np.concatenate([own.predicted for own in kept])
+            known = target >= 0
+            found[seed] = Answers(target[known], (target == predicted)[known])
+    return found
+
+
+def tables_of(*answers: Mapping[int, Answers]) -> list[NDArray[Any]] | None:
+    """(seeds, images) tables of what was right, for the seeds that all have; None without pairs."""
+    seeds = sorted(set.intersection(*(set(own) for own in answers)))
+    targets = [own[seed].target for own in answers for seed in seeds]
+    if not targets or len(targets[0]) < 2:
+        return None
+    if not all(np.array_equal(target, targets[0]) for target in targets):
+        return None
+    return [np.stack([own[seed].right for seed in seeds]) for own in answers]
+
+
+def compare(
+    pairs: Sequence[tuple[str, str]], answers: Mapping[str, Mapping[int, Answers]]
+) -> list[Claim]:
+    """The differences of all pairs that saw the same images, corrected together."""
+    found = []
+    for first, second in pairs:
+        tables = tables_of(answers[first], answers[second])
+        if tables is not None:
+            found.append((first, second, paired_difference(*tables)))
+    corrected = holm([difference.p_value for _, _, difference in found])
+    return [
+        Claim(first, second, own.mean, own.low, own.high, own.p_value, p)
+        for (first, second, own), p in zip(found, corrected, strict=True)
+    ]

@@ -1,0 +1,120 @@
+"""Figures show what they should and fit into a page."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saccade.report.class_figures import class_accuracy, confusion, spread_classes
+from saccade.report.classes import ClassCounts
+from saccade.report.collect import collect
+from saccade.report.comparison_figures import pareto, pareto_front
+from saccade.report.curves import course, epoch_curves
+from saccade.report.findings import find
+from saccade.report.groups import Group, group_runs
+from saccade.report.inline_svg import VARIABLES, inline_svg
+from saccade.report.look import Drawing, axes_style, draw, series_of
+from tests.report.made_runs import make_run, make_study
+
+Points = st.dictionaries(
+    st.text(alphabet="abcdefgh", min_size=1, max_size=2),
+    st.tuples(st.integers(0, 6), st.integers(0, 6)),
+    min_size=1,
+)
+
+
+@given(Points)
+def test_the_front_is_what_nothing_beats(points: dict[str, tuple[int, int]]) -> None:
+    front = {points[name] for name in pareto_front(points)}
+    unbeaten = {
+        (cost, value)
+        for cost, value in points.values()
+        if not any(
+            (other <= cost and worth >= value) and (other, worth) != (cost, value)
+            for other, worth in points.values()
+        )
+    }
+    assert front == unbeaten
+
+
+def groups_of(folder: Path) -> list[Group]:
+    return group_runs(collect(folder).runs, [])[0]
+
+
+def test_course_is_mean_and_spread_over_seeds(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate((0.6, 0.7, 0.95)):
+        make_run(tmp_path / str(seed), seed=seed, accuracy=accuracy)
+    found = course(groups_of(tmp_path)[0], "val_accuracy")
+    assert found.epochs == [1, 2]
+    assert found.seconds == [2.0, 4.0]
+    assert found.mean == pytest.approx([0.55, 0.65])
+    assert found.low == pytest.approx([0.4, 0.5])
+    assert found.high == pytest.approx([0.75, 0.85])
+
+
+def test_course_of_what_was_not_measured(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    groups = groups_of(tmp_path)
+    assert course(groups[0], "val_loss") is None
+    assert epoch_curves(groups, series_of(["softmax"]), "val_loss", "loss") is None
+
+
+def test_one_point_is_no_pareto_plot(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    rows = find(collect(tmp_path)).rows
+    series = series_of(["softmax"])
+    assert pareto(rows, series, "img_per_s", "img/s", more_is_better=True) is None
+
+
+def test_the_hardest_classes_come_first_and_the_widest_are_kept() -> None:
+    accuracies = {"a": np.array([0.9, 0.5, 0.9, np.nan]), "b": np.array([0.8, 0.6, 0.9, 1.0])}
+    assert spread_classes(accuracies) == [1, 0, 2]
+    assert spread_classes(accuracies, most=2) == [1, 0]
+
+
+@pytest.mark.parametrize("classes", [1, 4, 100])
+def test_confusion_of_any_number_of_classes(classes: int) -> None:
+    counts = ClassCounts(np.eye(classes, dtype=int) + (np.arange(classes) == 0))
+    drawing = confusion(counts, [f"class {k}" for k in range(classes)])
+    assert drawing.png.startswith(b"\x89PNG")
+    assert ("<image" in drawing.svg) == (classes == 100)
+
+
+def labelled(text: str) -> Drawing:
+    return draw(lambda axes: axes_style(axes, x=text, y="y"))
+
+
+@pytest.mark.parametrize(
+    "text", ["$\\frac{", "a < b & c", "<script>alert(1)</script>", "表 🙂", "x_1^2", '"quoted"']
+)
+def test_any_text_can_be_drawn(text: str) -> None:
+    page = inline_svg(labelled(text).svg, name="figure", label=text)
+    assert "<script" not in page
+    assert 'role="img"' in page
+
+
+def test_inline_figures_follow_the_theme_and_share_no_ids(tmp_path: Path) -> None:
+    make_study(tmp_path, {"softmax": 0.9, "taylor": 0.8}, seeds=1)
+    groups = groups_of(tmp_path)
+    series = series_of([group.label for group in groups])
+    drawing = epoch_curves(groups, series, "train_loss", "loss")
+    assert any(colour in drawing.svg for colour in VARIABLES)
+    first, second = (inline_svg(drawing.svg, name=name, label="") for name in ("one", "two"))
+    assert not any(colour in first for colour in VARIABLES)
+    assert {"var(--ink)", "var(--series-0)", "var(--series-1)"} <= set(
+        re.findall(r"var\([\w-]+\)", first)
+    )
+    ids = [re.findall(r'id="([^"]+)"', text) for text in (first, second)]
+    assert len(ids[0]) > 2
+    assert not set(ids[0]) & set(ids[1])
+    used = re.findall(r'(?:href="#|url\(#)([^")]+)', first)
+    assert set(used) == set(ids[0])
+    assert "<style" not in first
+
+
+def test_class_accuracy_needs_a_class_that_all_have() -> None:
+    nothing = {"softmax": np.array([np.nan, np.nan])}
+    assert class_accuracy(nothing, ["a", "b"], series_of(nothing)) is None

@@ -1,0 +1,169 @@
+"""The numbers are those of the runs, and nothing is claimed that they do not carry."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from saccade.report.collect import collect
+from saccade.report.findings import Findings, find
+from saccade.report.words import headline, points, sentence, significant
+from saccade.statistics import accuracy_interval, holm, paired_difference
+from tests.report.made_runs import make_run, make_study, predictions, write_record
+
+
+def found_in(folder: Path) -> Findings:
+    return find(collect(folder))
+
+
+def right(accuracy: float, seeds: int = 3) -> np.ndarray:
+    arrays = [predictions(accuracy, seed, images=400, classes=4) for seed in range(seeds)]
+    return np.stack([own["target"] == own["predicted"] for own in arrays])
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Findings:
+    """One attention is dead, two are alike."""
+    folder = tmp_path_factory.mktemp("study")
+    return found_in(make_study(folder, {"softmax": 0.9, "taylor": 0.9025, "performer": 0.3}))
+
+
+def test_rows_hold_the_statistics_of_the_predictions(study: Findings) -> None:
+    softmax, taylor, dead = study.rows
+    expected = accuracy_interval(right(0.9))
+    assert (softmax.accuracy, softmax.accuracy_low, softmax.accuracy_high) == (
+        expected.mean,
+        expected.low,
+        expected.high,
+    )
+    differences = [paired_difference(right(level), right(0.9)) for level in (0.9025, 0.3)]
+    corrected = holm([difference.p_value for difference in differences])
+    claims = [row.against_baseline for row in (taylor, dead)]
+    assert [claim.difference for claim in claims] == [own.mean for own in differences]
+    assert [claim.p_corrected for claim in claims] == corrected
+    assert softmax.against_baseline is None
+    assert study.images == 400
+
+
+def test_a_dead_attention_is_called_worse_and_a_small_gap_is_not(study: Findings) -> None:
+    taylor, dead = study.against_baseline
+    assert not taylor.holds
+    assert dead.holds
+    assert "no difference can be claimed" in sentence(taylor)
+    assert sentence(dead).startswith("performer is worse than softmax: −60.0 points [")
+    told = headline(study, "digits")
+    assert "performer is less accurate than softmax" in told
+    assert "For taylor no difference can be claimed" in told
+
+
+def test_pairs_without_the_baseline_are_corrected_among_themselves(study: Findings) -> None:
+    (claim,) = study.others
+    assert (claim.first, claim.second) == ("taylor", "performer")
+    assert (
+        claim.p_corrected == claim.p_value == paired_difference(right(0.9025), right(0.3)).p_value
+    )
+
+
+def test_nothing_is_marked_best_by_chance(study: Findings) -> None:
+    assert [set(row.best) for row in study.rows] == [set(), set(), set()]
+
+
+def test_a_clear_lead_is_marked(tmp_path: Path) -> None:
+    make_study(tmp_path, {"softmax": 0.5, "taylor": 0.95}, img_per_s=1000)
+    for seed in range(3):
+        place = tmp_path / "runs" / "performer" / f"seed-{seed}"
+        costs = {"peak_memory_mib": 50.0 + seed, "flops": 1_000_000}
+        make_run(place, "performer", seed, accuracy=0.5, img_per_s=2000, summary=costs)
+    best = {row.label: row.best for row in found_in(tmp_path).rows}
+    assert best["taylor"] == {"accuracy"}
+    assert best["performer"] == {"img_per_s", "seconds_per_epoch", "peak_memory_mib", "flops"}
+    assert best["softmax"] == set()
+
+
+def test_one_run_each_is_not_enough_to_call_a_time_best(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", "softmax", img_per_s=1000)
+    make_run(tmp_path / "b", "taylor", img_per_s=5000)
+    assert [row.best for row in found_in(tmp_path).rows] == [frozenset(), frozenset()]
+
+
+def test_other_images_cannot_be_paired(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", "softmax")
+    make_run(tmp_path / "b", "taylor", images=200)
+    found = found_in(tmp_path)
+    assert found.against_baseline == []
+    assert "kept no predictions of the same images" in headline(found, "digits")
+
+
+def test_folds_of_a_seed_are_one_test_set(tmp_path: Path) -> None:
+    for attention, accuracy in (("softmax", 0.9), ("taylor", 0.5)):
+        for fold in range(2):
+            place = tmp_path / "runs" / attention / "seed-0" / f"fold-{fold}"
+            cut = ["data.folds=2", f"data.fold={fold}"]
+            make_run(place, attention, accuracy=accuracy, overrides=cut, images=100 + fold)
+    found = found_in(tmp_path)
+    assert [row.label for row in found.rows] == ["softmax", "taylor"]
+    assert found.images == 201
+    assert found.measure == "held-out accuracy"
+    assert found.rows[1].against_baseline.holds
+    assert found.differing == []
+
+
+def test_results_fill_in_what_runs_do_not_have(tmp_path: Path) -> None:
+    make_study(tmp_path, {"softmax": 0.9, "taylor": 0.8}, keep_predictions=False)
+    noted = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.85, "latency_ms": 2.5}
+    change = {"difference": -0.1, "difference_low": -0.2, "difference_high": -0.01}
+    row = {**noted, **change, "p_value": 0.01, "p_corrected": 0.02, "approximation_error": 0.1}
+    write_record(
+        tmp_path / "results.json",
+        baseline="softmax",
+        rows=[{"attention": "taylor", **row, "latency_batch": 32}, "nonsense"],
+    )
+    found = found_in(tmp_path)
+    taylor = found.rows[1]
+    assert (taylor.accuracy_low, taylor.accuracy_high, taylor.latency_ms) == (0.7, 0.85, 2.5)
+    assert taylor.against_baseline.p_corrected == 0.02
+    assert taylor.approximation_error == 0.1
+    assert found.latency_batch == 32
+    assert found.rows[0].accuracy == pytest.approx(0.9)
+    assert found.rows[0].accuracy_low is None
+
+
+def test_runs_that_differ_in_more_than_the_attention(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", "softmax")
+    make_run(tmp_path / "b", "taylor", overrides=["optim.lr=0.5"])
+    found = found_in(tmp_path)
+    assert found.differing == ["optim.lr"]
+    assert [row.label for row in found.rows] == ["softmax", "taylor"]
+    assert "differ in more than the attention (optim.lr)" in headline(found, "digits")
+
+
+def test_set_ups_of_one_attention_are_told_apart_and_sorted(tmp_path: Path) -> None:
+    for lr, accuracy in ((0.1, 0.7), (0.2, 0.9), (0.3, 0.8)):
+        words = [f"optim.lr={lr}"]
+        for seed in range(2):
+            place = tmp_path / f"{lr}-{seed}"
+            make_run(place, "taylor", seed, accuracy=accuracy, overrides=words)
+    found = found_in(tmp_path)
+    assert [row.label for row in found.rows] == [
+        "taylor, lr=0.2",
+        "taylor, lr=0.3",
+        "taylor, lr=0.1",
+    ]
+    assert [row.runs for row in found.rows] == [2, 2, 2]
+
+
+def test_baseline_and_order_are_the_studys(tmp_path: Path) -> None:
+    make_study(tmp_path, {"softmax": 0.9, "taylor": 0.9}, seeds=1)
+    write_record(
+        tmp_path / "study.json", attentions=["taylor", "softmax"], seeds=[0], baseline="taylor"
+    )
+    found = found_in(tmp_path)
+    assert [row.label for row in found.rows] == ["taylor", "softmax"]
+    assert found.baseline == "taylor"
+
+
+def test_numbers_in_words() -> None:
+    assert [points(value) for value in (0.0123, -0.0004, -0.05)] == ["+1.2", "0.0", "−5.0"]
+    values = (None, 0.0, 0.00001234, 2.2, 99.96, 1234.5, 125866.0)
+    told = ["–", "0.00", "1.23e-05", "2.20", "100", "1,234", "125,866"]
+    assert [significant(value) for value in values] == told
