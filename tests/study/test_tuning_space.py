@@ -1,11 +1,14 @@
 """Search spaces: what is drawn, what is refused, and that trials never see the test set."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
+import yaml
 
-from saccade.config import load_config
+from saccade.config import TuneConfig, load_config, make_config
 from saccade.errors import ConfigError
 from saccade.study.tuning.space import check_space, draw, grid, trial_config
 from tests.study.tiny_search import tiny_search
@@ -106,3 +109,16 @@ def test_values_that_need_each_other_are_not_refused() -> None:
 def test_nothing_to_search_is_refused() -> None:
     with pytest.raises(ConfigError, match="nothing to search"):
         check_space(tiny())
+
+
+def test_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tune.md").read_text()
+    (space,) = re.findall(r"^```yaml\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    sections = yaml.safe_load(space)
+    assert make_config({"tune": sections["tune"]}).tune == TuneConfig()  # they are the defaults
+    check_space(make_config({**sections, "data": {"workers": 0}}))
+    (snippet,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(snippet, names)
+    assert names["results"]["best"]["params"].keys() == load_config("digits-quick").search.keys()
