@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from saccade.report.claims import Answers, Claim, answers_of, compare, tables_of
@@ -42,6 +42,7 @@ class Row:
     seconds_per_epoch: float | None
     img_per_s: float | None
     latency_ms: float | None
+    latency_eval_ms: float | None
     peak_memory_mib: float | None
     parameters: float | None
     flops: float | None
@@ -55,6 +56,7 @@ class Findings:
 
     Attributes:
         measure: What accuracy was measured on, in words.
+        notes: What the comparison itself wants its readers to know.
         differing: Keys besides the attention in which the runs differ.
         others: Claims about pairs without the baseline, corrected among themselves.
     """
@@ -65,6 +67,8 @@ class Findings:
     measure: str
     images: int
     latency_batch: int | None
+    latency_eval_batch: int | None
+    notes: list[str]
     differing: list[str]
     others: list[Claim]
 
@@ -86,8 +90,7 @@ def find(evidence: Evidence) -> Findings:
     pairs = list(combinations(others, 2)) if len(groups) <= MOST_PAIRED else []
     more_claims = compare(pairs, answers)
     noted = _noted_rows(evidence.results)
-    rows = _rows(groups, answers, claims, noted)
-    batches = (number(row.get("latency_batch")) for row in noted.values())
+    rows = _with_noted_memory(_rows(groups, answers, claims, noted), noted)
     counts = (len(own.target) for seeds in answers.values() for own in seeds.values())
     return Findings(
         groups=groups,
@@ -95,7 +98,9 @@ def find(evidence: Evidence) -> Findings:
         baseline=baseline,
         measure=_measure(evidence),
         images=max(counts, default=0),
-        latency_batch=next((int(batch) for batch in batches if batch), None),
+        latency_batch=_noted_count(noted, "latency_batch"),
+        latency_eval_batch=_noted_count(noted, "latency_eval_batch"),
+        notes=_notes(evidence.results),
         differing=differing,
         others=more_claims,
     )
@@ -132,18 +137,30 @@ def _row(
         accuracy_high=interval.high if interval else None,
         accuracies=tuple(accuracies),
         against_baseline=claim or _noted_claim(noted, group.label),
-        seconds_per_epoch=_mean(group.measured("seconds_per_epoch")),
-        img_per_s=_mean(group.measured("img_per_s")),
+        seconds_per_epoch=_median(group.measured("seconds_per_epoch")),
+        img_per_s=_median(group.measured("img_per_s")),
         latency_ms=number(noted.get("latency_ms")),
-        peak_memory_mib=_mean(group.measured("peak_memory_mib")),
-        parameters=_mean(group.measured("parameters")),
-        flops=_mean(group.measured("flops")),
+        latency_eval_ms=number(noted.get("latency_eval_ms")),
+        peak_memory_mib=_median(group.measured("peak_memory_mib")),
+        parameters=_median(group.measured("parameters")),
+        flops=_median(group.measured("flops")),
         approximation_error=number(noted.get("approximation_error")),
     )
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
+
+
+def _with_noted_memory(rows: list[Row], noted: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    """The comparison's own measure of memory where it has one, which sees one variant at a time.
+
+    The peak in a run's summary is that of its whole process, which may have held others before.
+    """
+    memory = {name: number(row.get("peak_memory_mib")) for name, row in noted.items()}
+    if not any(memory.values()):
+        return rows
+    return [replace(row, peak_memory_mib=memory.get(row.label)) for row in rows]
 
 
 def _noted_rows(results: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -152,6 +169,16 @@ def _noted_rows(results: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     baseline = plain(results.get("baseline", ""))
     return {plain(row.get("attention")): {**row, "baseline": baseline} for row in found}
+
+
+def _noted_count(noted: Mapping[str, Mapping[str, Any]], key: str) -> int | None:
+    counts = (number(row.get(key)) for row in noted.values())
+    return next((int(count) for count in counts if count), None)
+
+
+def _notes(results: Mapping[str, Any]) -> list[str]:
+    notes = results.get("notes")
+    return [plain(note) for note in notes] if isinstance(notes, list) else []
 
 
 def _noted_interval(noted: Mapping[str, Any]) -> Interval | None:
@@ -194,7 +221,9 @@ def _mark_best(rows: Sequence[Row], groups: Sequence[Group], claims: Sequence[Cl
             ahead[row.label].add("accuracy")
     for key, sign in MEASURED_COST.items():
         spans = {g.label: sorted(sign * value for value in g.measured(key)) for g in groups}
-        if all(len(span) > 1 for span in spans.values()):
+        shown = {row.label: getattr(row, key) for row in rows}
+        same = all(shown[g.label] == _median(g.measured(key)) for g in groups)
+        if same and all(len(span) > 1 for span in spans.values()):
             _note_smallest(ahead, key, {k: (v[0], v[-1]) for k, v in spans.items()})
     for key in COUNTED_COST:
         counts = {row.label: getattr(row, key) for row in rows}

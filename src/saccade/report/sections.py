@@ -67,7 +67,7 @@ def compose(evidence: Evidence, found: Findings) -> Page:
     runs = evidence.runs
     dataset = listed(sorted({plain(run.summary.get("dataset", "?")) for run in runs}))
     sections = [
-        Section("summary", "Summary", [summary_table(found)]),
+        Section("summary", "Summary", [summary_table(found), *found.notes]),
         Section("claims", "What can be claimed", list(_claims(story))),
         Section("cost", "Accuracy against cost", list(_cost(story))),
         Section("training", "Training", list(_training(story))),

@@ -40,7 +40,6 @@ def _bare(value: float | str | None) -> Cell:
 def summary_table(found: Findings) -> Table:
     """One row for each group."""
     big = max((row.flops or 0 for row in found.rows), default=0) >= GIGA
-    batch = f", batch {found.latency_batch}" if found.latency_batch else ""
     columns = (
         Column("attention", _heading(found), is_number=False),
         Column("runs", "runs"),
@@ -54,7 +53,8 @@ def summary_table(found: Findings) -> Table:
         Column("p_value"),
         Column("seconds_per_epoch", "s/epoch"),
         Column("img_per_s", "img/s"),
-        Column("latency_ms", f"latency, ms{batch}"),
+        Column("latency_ms", _latency(found.latency_batch)),
+        Column("latency_eval_ms", _latency(found.latency_eval_batch)),
         Column("peak_memory_mib", "memory, MiB"),
         Column("parameters", "parameters"),
         Column("flops", f"{'G' if big else 'M'}FLOPs"),
@@ -67,6 +67,10 @@ def summary_table(found: Findings) -> Table:
         "what was timed or weighed, its worst run beats the best run of all others."
     )
     return Table("summary", "Summary", columns, rows, note if len(rows) > 1 else "")
+
+
+def _latency(batch: int | None) -> str:
+    return f"ms, batch {batch}" if batch else "latency, ms"
 
 
 def _heading(found: Findings) -> str:
@@ -88,6 +92,7 @@ def _summary_row(row: Row, unit: float) -> list[Cell]:
         _amount(row.seconds_per_epoch, strong="seconds_per_epoch" in row.best),
         _amount(row.img_per_s, strong="img_per_s" in row.best),
         _amount(row.latency_ms),
+        _amount(row.latency_eval_ms),
         _amount(row.peak_memory_mib, strong="peak_memory_mib" in row.best),
         _amount(row.parameters, strong="parameters" in row.best),
         Cell(flops.text, flops.value, "flops" in row.best),
