@@ -19,7 +19,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,8 @@ class Claim:
 
     def _beat(self) -> None:
         while not self._given_back.wait(BEAT_S):
-            os.utime(self.path)
+            with suppress(FileNotFoundError):  # whoever takes over deletes it
+                os.utime(self.path)
 
 
 class Claims:

@@ -83,12 +83,13 @@ def _row(folder: TuningFolder, trial: FrozenTrial) -> dict[str, Any]:
 
 def _importance(study: optuna.Study, done: int) -> dict[str, float] | None:
     """Each key's share of what made trials differ (PED-ANOVA); None where there is too little."""
-    from optuna.importance import get_param_importances
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
     if done < FEWEST_FOR_IMPORTANCE:
         return None
     try:
-        return {key: round(value, 4) for key, value in get_param_importances(study).items()}
+        shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
+        return {key: round(share, 4) for key, share in shares.items()}
     except (ValueError, RuntimeError):  # all trials had the same value, or the same draws
         return None
 
