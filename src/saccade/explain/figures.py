@@ -83,11 +83,10 @@ def _draw_map(
     """A map over the image, and below it the range of its weights."""
     patches = explanation.maps.on_grid(weights)
     resolution = 320 if side > 1.2 else 160
-    axes = sheet.picture(overlay(explanation.image, patches, size=resolution), x, y, side)
-    bottom = y + side * axes.bbox.height / axes.bbox.width
+    height = sheet.picture(overlay(explanation.image, patches, size=resolution), x, y, side)
     relative = relative_to_uniform(weights, patches)
     text = f"{_factor(relative.min())} – {_factor(relative.max())} ×"
-    sheet.words(text, x + side, bottom + 0.14, size=SMALL, colour=MUTED, align="right")
+    sheet.words(text, x + side, y + height + 0.14, size=SMALL, colour=MUTED, align="right")
 
 
 def _draw_classes(
@@ -105,12 +104,8 @@ def _draw_classes(
         sheet.words(shortened(name, 20), x, at, size=SMALL + 0.7, colour=INK if first else MUTED)
         percent = f"{100 * probability:.1f} %"
         sheet.words(percent, x + width, at, size=SMALL + 0.7, colour=MUTED, align="right")
-        axes = sheet.axes(x, at + 0.05, width, 0.045)
-        axes.set_axis_off()
-        axes.set_xlim(0, 1)
-        axes.barh(0, 1, height=1, color=GRID)
-        axes.barh(0, probability, height=1, color=colour if first else MUTED)
-        axes.set_ylim(-0.5, 0.5)
+        sheet.bar(x, at + 0.05, width, 0.045, GRID)
+        sheet.bar(x, at + 0.05, probability * width, 0.045, colour if first else MUTED)
 
 
 def _draw_heads(sheet: Sheet, explanation: Explanation, left: float, top: float) -> None:

@@ -39,12 +39,16 @@ class Masked:
 
 
 def mass_on_foreground(patches: Tensor, masks: Tensor) -> Tensor:
-    """The share of each map (R, rows, columns) that lies in its mask, bool (R, H, W): (R,)."""
+    """The share of each map (R, rows, columns) that lies in its mask, bool (R, H, W): (R,).
+
+    A map without any weight, such as a gradient's that is negative throughout, counts as even.
+    """
     height, width = masks.shape[1:]
     rows, columns = patches.shape[1:]
     covered = masks.double().view(-1, rows, height // rows, columns, width // columns)
-    shares = patches.double().cpu() * covered.mean(dim=(2, 4))
-    return shares.sum(dim=(1, 2)) / patches.double().cpu().sum(dim=(1, 2))
+    weights = patches.double().cpu()
+    weights = torch.where(weights.sum(dim=(1, 2), keepdim=True) == 0, 1.0, weights)
+    return (weights * covered.mean(dim=(2, 4))).sum(dim=(1, 2)) / weights.sum(dim=(1, 2))
 
 
 def foreground_mass(model: nn.Module, data: Masked, method: Method) -> Tensor:

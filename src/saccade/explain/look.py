@@ -44,11 +44,11 @@ STYLE: dict[Any, Any] = {
 
 
 class Sheet:
-    """An empty figure to put pictures, axes and words on.
+    """An empty figure to put pictures, bars and words on; all places are in inches.
 
     Args:
-        width: In inches.
-        height: In inches.
+        width: Of the figure.
+        height: Of the figure.
     """
 
     def __init__(self, width: float, height: float) -> None:
@@ -58,22 +58,21 @@ class Sheet:
         self.width, self.height = width, height
         self.figure = Figure(figsize=(width, height), facecolor="white")
         FigureCanvasAgg(self.figure)
+        self._page = self.figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+        self._page.set_axis_off()
+        self._page.set_autoscale_on(False)
 
-    def axes(self, x: float, y: float, width: float, height: float) -> Any:
-        """Axes whose upper left corner is `x` inches from the left and `y` from the top."""
-        bottom = 1 - (y + height) / self.height
-        return self.figure.add_axes(
-            (x / self.width, bottom, width / self.width, height / self.height)
-        )
+    def picture(self, pixels: Any, x: float, y: float, width: float) -> float:
+        """An RGB array in a hairline frame, its corner at (x, y); gives its height."""
+        height = width * float(pixels.shape[0]) / float(pixels.shape[1])
+        extent = (x, x + width, y + height, y)
+        self._page.imshow(pixels, extent=extent, interpolation="nearest", aspect="auto")
+        self._box(x, y, width, height, fill=False, edgecolor=GRID, linewidth=0.6)
+        return height
 
-    def picture(self, pixels: Any, x: float, y: float, width: float) -> Any:
-        """An RGB array, `width` inches wide, in a hairline frame; gives its axes."""
-        height = width * pixels.shape[0] / pixels.shape[1]
-        axes = self.axes(x, y, width, height)
-        axes.imshow(pixels, interpolation="nearest", aspect="auto")
-        axes.set_xticks([])
-        axes.set_yticks([])
-        return axes
+    def bar(self, x: float, y: float, width: float, height: float, colour: str) -> None:
+        """A filled box with its upper left corner at (x, y)."""
+        self._box(x, y, width, height, facecolor=colour, linewidth=0)
 
     def words(
         self,
@@ -86,17 +85,23 @@ class Sheet:
         bold: bool = False,
         align: str = "left",
     ) -> None:
-        """A line of text whose baseline is `y` inches from the top."""
-        self.figure.text(
-            x / self.width,
-            1 - y / self.height,
-            text,
-            fontsize=size,
-            color=colour,
-            fontweight="bold" if bold else "normal",
-            horizontalalignment=align,
-            verticalalignment="baseline",
+        """A line of text that stands on (x, y)."""
+        weight = "bold" if bold else "normal"
+        self._page.text(
+            x, y, text, fontsize=size, color=colour, fontweight=weight, horizontalalignment=align
         )
+
+    def axes(self, x: float, y: float, width: float, height: float) -> Any:
+        """Axes to plot in, their upper left corner at (x, y)."""
+        bottom = 1 - (y + height) / self.height
+        return self.figure.add_axes(
+            (x / self.width, bottom, width / self.width, height / self.height)
+        )
+
+    def _box(self, x: float, y: float, width: float, height: float, **style: Any) -> None:
+        from matplotlib.patches import Rectangle
+
+        self._page.add_patch(Rectangle((x, y), width, height, **style))
 
 
 def save(draw: Callable[[], Sheet], stem: Path) -> list[Path]:
@@ -110,8 +115,11 @@ def save(draw: Callable[[], Sheet], stem: Path) -> list[Path]:
             path = stem.with_name(f"{stem.name}.{kind}")
             aside = path.with_name(f".{path.name}")
             metadata = {"Date": None} if kind == "svg" else None
-            sheet.figure.savefig(aside, format=kind, dpi=PIXELS_PER_INCH, metadata=metadata)
-            aside.replace(path)
+            try:
+                sheet.figure.savefig(aside, format=kind, dpi=PIXELS_PER_INCH, metadata=metadata)
+                aside.replace(path)
+            finally:
+                aside.unlink(missing_ok=True)
             paths.append(path)
     return paths
 

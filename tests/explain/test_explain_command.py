@@ -1,0 +1,155 @@
+"""`saccade explain` as a user runs it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from PIL import Image
+
+from saccade.config import load_config
+from saccade.data import load_splits
+from saccade.explain.look import PIXELS_PER_INCH
+from tests.cli.conftest import Saccade
+
+
+def lines(out: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_one_figure_an_image_and_its_numbers(
+    saccade: Saccade, digits_run: Path, tmp_path: Path
+) -> None:
+    words = ("explain", digits_run, "test:3-4", "--out", tmp_path, "--device", "cpu", "--json")
+    code, out, err = saccade(*words)
+    assert (code, err) == (0, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "test-3.png",
+        "test-3.svg",
+        "test-4.png",
+        "test-4.svg",
+    ]
+    width, height = Image.open(tmp_path / "test-3.png").size
+    drawing = ElementTree.parse(tmp_path / "test-3.svg").getroot()
+    assert float(drawing.attrib["width"][:-2]) == pytest.approx(72 * width / PIXELS_PER_INCH, abs=1)
+    assert height > 3 * PIXELS_PER_INCH
+    first, second = lines(out)
+    assert (first["image"], second["image"]) == ("test:3", "test:4")
+    assert [layer["layer"] for layer in first["layers"]] == [0]
+    for measured in (first["summary"], *first["layers"], *first["layers"][0]["heads"]):
+        assert 0 < measured["relative_entropy"] <= 1
+        assert 0 < measured["class_token"] < 1
+
+
+def test_an_image_of_the_data_is_what_the_file_of_its_pixels_is(
+    saccade: Saccade, digits_run: Path, tmp_path: Path
+) -> None:
+    splits = load_splits(load_config(digits_run / "config.yaml").data)
+    Image.fromarray(splits.test.images[5, 0].numpy()).save(tmp_path / "five.png")
+    figures = tmp_path / "figures"
+    _, out, _ = saccade(
+        "explain", digits_run, "test:5", tmp_path / "five.png", "--out", figures, "--json"
+    )
+    place, file = lines(out)
+    assert place["truth"] == splits.info.class_names[int(splits.test.labels[5])]
+    assert file["truth"] is None
+    _, predicted, _ = saccade("predict", digits_run, tmp_path / "five.png", "--top", 5, "--json")
+    expected = [pair["probability"] for pair in lines(predicted)[0]["classes"]]
+    for explained in (place, file):
+        found = [pair["probability"] for pair in explained["classes"]]
+        assert found == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("method", ["attention", "gradient"])
+def test_compare_puts_two_runs_side_by_side(
+    saccade: Saccade, digits_run: Path, other_run: Path, tmp_path: Path, method: str
+) -> None:
+    words = ("--out", tmp_path, "--method", method, "--layers", "-1", "--heads", "0-1", "--json")
+    code, out, err = saccade("explain", digits_run, "test:0", "--compare", other_run, *words)
+    assert code == 0, err
+    first, second = lines(out)
+    assert (first["attention"], second["attention"]) == ("softmax", "performer")
+    assert [layer["layer"] for layer in second["layers"]] == [2]
+    assert [head["head"] for head in second["layers"][0]["heads"]] == [0, 1]
+    assert first["figures"] == second["figures"]
+    assert saccade("explain", digits_run, "test:0", "--out", tmp_path / "one")[0] == 0
+    both, one = (Image.open(path / "test-0.png").width for path in (tmp_path, tmp_path / "one"))
+    assert both > 1.8 * one
+
+
+def test_mistakes_get_one_line_and_a_code(
+    saccade: Saccade, digits_run: Path, other_run: Path, shapes_run: Path, tmp_path: Path
+) -> None:
+    out = ("--out", tmp_path / "out")
+    cases = [
+        (("explain", tmp_path, "test:0", *out), 2, "is not a run folder"),
+        (("explain", digits_run, *out), 2, "nothing to explain"),
+        (("explain", digits_run, "test:0"), 2, "--out DIR is needed"),
+        (("explain", digits_run, "--data"), 2, "--out DIR is needed"),
+        (("explain", digits_run, "--data", "--compare", other_run, *out), 2, "--compare wants"),
+        (("explain", digits_run, tmp_path / "no.png", *out), 3, "no such file"),
+        (("explain", digits_run, "test:61", *out), 3, "has images 0 to 60"),
+        (("explain", digits_run, "test:4-2", *out), 3, "has images 0 to 60"),
+        (("explain", digits_run, "http://x/y.png", *out), 2, "URLs are not fetched"),
+        (("explain", digits_run, "test:0", "--layers", "1", *out), 2, "layers 0 to 0"),
+        (("explain", digits_run, "test:0", "--heads", "0-2", *out), 2, "heads 0 to 1"),
+        (("explain", digits_run, "test:0", "--heads", "a", *out), 2, "expected numbers"),
+        (("explain", digits_run, "test:0", "--method", "rolout", *out), 2, "mean 'rollout'"),
+        (("explain", digits_run, "test:0", "--weights", "worst", *out), 2, "weights"),
+        (("explain", digits_run, "test:0", "--compare", shapes_run, *out), 2, "give image files"),
+        (("explain", digits_run, "--foreground"), 2, "only shapes has masks"),
+        (("explain", digits_run, "test:0", "--out", "/proc/no"), 2, "--out /proc/no"),
+    ]
+    for words, code, told in cases:
+        got, printed, err = saccade(*words)
+        assert (got, printed) == (code, ""), (words, err)
+        assert told in err
+        assert len(err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_corrupt_image_is_named_and_the_others_are_drawn(
+    saccade: Saccade, digits_run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    Image.new("RGB", (20, 9), "red").save(tmp_path / "in" / "b.png")
+    (tmp_path / "in" / "a.png").write_bytes(b"no image")
+    code, out, err = saccade("explain", digits_run, tmp_path / "in", "--out", tmp_path / "out")
+    assert code == 3
+    assert "a.png" in err
+    assert out.startswith(str(tmp_path / "in" / "b.png"))
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["b.png", "b.svg"]
+
+
+def test_ctrl_c_keeps_the_figures_that_are_written(digits_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["explain", str(digits_run), "test:0-60", "--out", str(out), "--device", "cpu"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "saccade", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while len(list(out.glob("test-*.svg"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    printed, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted; the figures written so far are kept" in told
+    assert "Traceback" not in told
+    figures = list(out.glob("test-*.png"))
+    assert 1 <= len(printed.splitlines()) <= len(figures) < 61
+    for figure in figures:
+        Image.open(figure).load()
+    assert not list(out.glob(".*"))
+
+
+def test_help_names_what_an_image_can_be(saccade: Saccade) -> None:
+    code, out, _ = saccade("explain", "--help")
+    assert code == 0
+    assert "test:17" in out
