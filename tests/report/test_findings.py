@@ -144,11 +144,8 @@ def test_set_ups_of_one_attention_are_told_apart_and_sorted(tmp_path: Path) -> N
             place = tmp_path / f"{lr}-{seed}"
             make_run(place, "taylor", seed, accuracy=accuracy, overrides=words)
     found = found_in(tmp_path)
-    assert [row.label for row in found.rows] == [
-        "taylor, lr=0.2",
-        "taylor, lr=0.3",
-        "taylor, lr=0.1",
-    ]
+    assert [row.label for row in found.rows] == ["lr=0.2", "lr=0.3", "lr=0.1"]
+    assert [group.label for group in found.groups] == ["lr=0.2", "lr=0.3", "lr=0.1"]
     assert [row.runs for row in found.rows] == [2, 2, 2]
 
 

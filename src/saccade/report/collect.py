@@ -81,7 +81,6 @@ class Run:
 class Evidence:
     """Everything that a report is made from."""
 
-    title: str
     runs: list[Run]
     left_out: list[LeftOut]
     study: Mapping[str, Any] = field(default_factory=dict)
@@ -130,8 +129,7 @@ def collect(folder: Path) -> Evidence:
     runs = _comparable(runs, left_out)
     left_out += _not_started(folder, study)
     left_out += _left_out_by_study(results, {run.name for run in runs}, left_out)
-    title = plain(folder.resolve().name) or "runs"
-    return Evidence(title, runs, sorted(left_out, key=lambda gap: gap.what), study, results)
+    return Evidence(runs, sorted(left_out, key=lambda gap: gap.what), study, results)
 
 
 def _comparable(runs: list[Run], left_out: list[LeftOut]) -> list[Run]:

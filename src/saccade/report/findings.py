@@ -73,6 +73,11 @@ class Findings:
     others: list[Claim]
 
     @property
+    def has_intervals(self) -> bool:
+        """Whether any accuracy comes with one."""
+        return any(row.accuracy_low is not None for row in self.rows)
+
+    @property
     def against_baseline(self) -> list[Claim]:
         """The claims about the baseline."""
         return [row.against_baseline for row in self.rows if row.against_baseline is not None]
@@ -93,7 +98,7 @@ def find(evidence: Evidence) -> Findings:
     rows = _with_noted_memory(_rows(groups, answers, claims, noted), noted)
     counts = (len(own.target) for seeds in answers.values() for own in seeds.values())
     return Findings(
-        groups=groups,
+        groups=_in_order(rows, groups),
         rows=_mark_best(rows, groups, [*claims, *more_claims]),
         baseline=baseline,
         measure=_measure(evidence),
@@ -104,6 +109,11 @@ def find(evidence: Evidence) -> Findings:
         differing=differing,
         others=more_claims,
     )
+
+
+def _in_order(rows: Sequence[Row], groups: Sequence[Group]) -> list[Group]:
+    places = {row.label: place for place, row in enumerate(rows)}
+    return sorted(groups, key=lambda group: places[group.label])
 
 
 def _rows(

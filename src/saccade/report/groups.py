@@ -42,7 +42,7 @@ def group_runs(runs: Sequence[Run], order: Sequence[str]) -> tuple[list[Group], 
     """The groups, and the keys besides the attention in which the runs differ.
 
     A group is called by its attention, and by the keys that tell it from other groups of the same
-    attention where there are such.
+    attention where there are such; by these alone where all runs have one attention.
 
     Args:
         runs: All runs.
@@ -55,11 +55,13 @@ def group_runs(runs: Sequence[Run], order: Sequence[str]) -> tuple[list[Group], 
         for attention in {run.attention for run in runs}
         for key in _varying([settings[run.name] for run in runs if run.attention == attention])
     }
+    one_attention = len({run.attention for run in runs}) == 1
     found: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         own = settings[run.name]
         marks = [f"{key.rpartition('.')[2]}={_short(own.get(key))}" for key in sorted(telling)]
-        found[", ".join([run.attention, *marks])].append(run)
+        name = [] if one_attention and marks else [run.attention]
+        found[", ".join([*name, *marks])].append(run)
     groups = [
         Group(label, own[0].attention, tuple(sorted(own, key=lambda run: run.name)))
         for label, own in found.items()

@@ -215,7 +215,7 @@ def _as_number(value: float, _: int) -> str:
     return f"{value:,.5g}".replace("-", "\u2212")
 
 
-def shortened(name: str, longest: int = 34) -> str:
+def shortened(name: str, longest: int = 46) -> str:
     """A name cut to fit a legend or a tick."""
     return name if len(name) <= longest else name[: longest - 1] + "…"
 

@@ -78,7 +78,7 @@ def compose(evidence: Evidence, found: Findings) -> Page:
         Section("left-out", "Left out", [_left_out(evidence)]),
     ]
     return Page(
-        title=_title(evidence, found, dataset),
+        title=_title(found, dataset),
         headline=headline(found, dataset),
         facts=_facts(evidence, found, dataset),
         sections=[section for section in sections if section.blocks],
@@ -86,12 +86,13 @@ def compose(evidence: Evidence, found: Findings) -> Page:
     )
 
 
-def _title(evidence: Evidence, found: Findings, dataset: str) -> str:
+def _title(found: Findings, dataset: str) -> str:
     attentions = {group.attention for group in found.groups}
     if len(attentions) > 1:
         return f"{spelled(len(attentions))} attentions on {dataset}"
-    only = attentions.pop()
-    return f"{only} on {dataset}" if len(found.groups) == 1 else f"{evidence.title}: {only}"
+    only = f"{attentions.pop()} on {dataset}"
+    several = len(found.groups) > 1
+    return f"{spelled(len(found.groups))} set-ups of {only}" if several else only
 
 
 def _facts(evidence: Evidence, found: Findings, dataset: str) -> list[tuple[str, str]]:
@@ -169,12 +170,13 @@ def _claims(story: Story) -> Iterator[Block]:
 def _cost(story: Story) -> Iterator[Block]:
     shown = {group.label for group in story.drawn}
     rows = [row for row in story.found.rows if row.label in shown]
+    bars = ", with 95 % intervals" if story.found.has_intervals else ""
     figures = [
         Figure(
             f"accuracy_{name}",
             f"Accuracy against {name}",
-            f"Accuracy against {label}, with 95 % intervals. Rings and the dashed line mark the "
-            "front: no other is both more accurate and cheaper.",
+            f"Accuracy against {label}{bars}. Rings and the dashed line mark the front: no other "
+            "is both more accurate and cheaper.",
             drawing,
         )
         for name, key, label, more in (
@@ -287,7 +289,9 @@ def _calibration(story: Story) -> Iterator[Block]:
 
 def _configuration(story: Story) -> Iterator[Block]:
     if story.found.differing:
-        yield f"Besides the attention the runs differ in {listed(story.found.differing)}."
+        several = len({group.attention for group in story.found.groups}) > 1
+        besides = "Besides the attention the" if several else "The"
+        yield f"{besides} runs differ in {listed(story.found.differing)}."
     else:
         yield "All runs share this configuration; only the attention and the seed are varied."
     yield Listing(

@@ -43,7 +43,9 @@ def summary_table(found: Findings) -> Table:
     columns = (
         Column("attention", _heading(found), is_number=False),
         Column("runs", "runs"),
-        Column("accuracy", f"{found.measure} [95{GLUE}%]"),
+        Column(
+            "accuracy", f"{found.measure} [95{GLUE}%]" if found.has_intervals else found.measure
+        ),
         Column("accuracy_low"),
         Column("accuracy_high"),
         Column("difference", f"points to {found.baseline} [95{GLUE}%]"),
@@ -61,12 +63,18 @@ def summary_table(found: Findings) -> Table:
         Column("approximation_error", "error to softmax"),
     )
     rows = [_summary_row(row, GIGA if big else MEGA) for row in found.rows]
-    note = (
-        "Brackets hold 95 % intervals over new seeds and new images. Bold: ahead of every other "
-        "by more than chance. For accuracy, each difference holds after Holm's correction; for "
-        "what was timed or weighed, its worst run beats the best run of all others."
+    return Table("summary", "Summary", columns, rows, _note(found))
+
+
+def _note(found: Findings) -> str:
+    brackets = "Brackets hold 95 % intervals over new seeds and new images."
+    bold = (
+        "Bold: ahead of every other by more than chance. For accuracy, each difference holds after "
+        "Holm's correction; for what was timed or weighed in every run, the worst run beats the "
+        "best run of all others."
     )
-    return Table("summary", "Summary", columns, rows, note if len(rows) > 1 else "")
+    told = [(brackets, found.has_intervals), (bold, any(row.best for row in found.rows))]
+    return " ".join(text for text, applies in told if applies)
 
 
 def _latency(batch: int | None) -> str:
