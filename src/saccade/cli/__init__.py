@@ -31,6 +31,7 @@ COMMANDS = {
     "list": "List models, attentions, datasets or recipes.",
     "report": "Write a page about finished runs: tables, figures, what can be claimed.",
     "bench": "Measure attention and models beside their peers.",
+    "analyze": "Analyse TaylorShift: when it pays, how it scales, how near softmax it is.",
     "data": "Fetch and check data sets.",
     "doctor": "Show versions, hardware, extras and caches.",
 }
@@ -108,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     sys.argv = [sys.argv[0], *(word for word in words if word != "--debug")]
-    if "bench" not in words:
+    if not {"bench", "analyze"} & set(words):
         # CPU threads that spin while they wait for each other make training twenty times slower as
         # soon as another process wants a core. Read when torch is loaded; timings leave it alone.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

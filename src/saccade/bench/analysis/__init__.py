@@ -1,0 +1,1 @@
+"""What `saccade analyze` finds out: crossing points, scaling of norms, distance from softmax."""

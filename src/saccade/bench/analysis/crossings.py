@@ -1,0 +1,142 @@
+"""Where two curves over N cross, on log axes, and how sure that is.
+
+A lead is log(rival / ours) at one N: above 0 ours is smaller, that is better. Between two N of the
+grid the lead is a straight line over log N, which is exact for powers of N.
+
+The interval is a bootstrap: the repeated measurements of every point are drawn again with
+replacement, medians taken, and the crossing found anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, inf, isfinite, log
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+__all__ = ["Crossing", "Samples", "all_crossings", "bracket_crossing", "find_crossing"]
+
+Samples = Mapping[int, Sequence[float]]
+"""N -> repeated measurements."""
+
+X = TypeVar("X", int, float)
+
+Verdict = Literal["crosses", "ahead from the start", "behind to the end", "not measured"]
+
+DRAWS = 400
+LEVEL = 0.9
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """From how many tokens on one curve lies below another, up to the end of the grid.
+
+    Attributes:
+        verdict: Whether there is such an N, and if not, which of them leads.
+        tokens: That N; the first of the grid where it leads from the start.
+        low: Lower end of the 90 % interval, None where that is below the grid.
+        high: Upper end, None where that is beyond the grid.
+        changes: Every N at which the lead changes; more than one where the curves cross again.
+        first_tokens: The smallest N that both were measured at.
+        last_tokens: The largest.
+    """
+
+    verdict: Verdict
+    tokens: float | None = None
+    low: float | None = None
+    high: float | None = None
+    changes: tuple[float, ...] = ()
+    first_tokens: int | None = None
+    last_tokens: int | None = None
+
+
+def all_crossings(leads: Mapping[X, float], *, tie: float = 0.0) -> list[float]:
+    """Every N at which the lead changes its sign, in order.
+
+    Args:
+        leads: N (or whatever the curves are over) -> log(rival / ours).
+        tie: Leads that are no larger than this count for neither side.
+    """
+    decided = [n for n in sorted(leads) if abs(leads[n]) > tie]
+    return [
+        _zero(left, right, leads)
+        for left, right in pairwise(decided)
+        if (leads[left] > 0) != (leads[right] > 0)
+    ]
+
+
+def find_crossing(rival: Samples, ours: Samples) -> Crossing:
+    """From which N on `ours` is below `rival`, with a bootstrap interval."""
+    grid = sorted(rival.keys() & ours.keys())
+    if len(grid) < 2:
+        return Crossing("not measured")
+    middle = {n: _lead(np.median(rival[n]), np.median(ours[n])) for n in grid}
+    start, changes = _start(middle, 0.0), tuple(all_crossings(middle))
+    generator = np.random.default_rng(SEED)
+    medians = [{n: _drawn_medians(curve[n], generator) for n in grid} for curve in (rival, ours)]
+    starts = [
+        _start({n: _lead(medians[0][n][i], medians[1][n][i]) for n in grid}, 0.0)
+        for i in range(DRAWS)
+    ]
+    low, high = np.quantile(starts, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
+    return _crossing(grid, start, changes, float(low), float(high))
+
+
+def bracket_crossing(
+    rival: Mapping[int, float], ours: Mapping[int, float], *, tie: float = 0.1
+) -> Crossing:
+    """The same for values measured once: the interval is the piece of the grid it lies in."""
+    grid = sorted(rival.keys() & ours.keys())
+    if len(grid) < 2:
+        return Crossing("not measured")
+    leads = {n: _lead(rival[n], ours[n]) for n in grid}
+    start = _start(leads, tie)
+    below = [n for n in grid if n <= start] or grid[:1]
+    above = [n for n in grid if n >= start] or grid[-1:]
+    return _crossing(
+        grid, start, tuple(all_crossings(leads, tie=tie)), float(below[-1]), float(above[0])
+    )
+
+
+def _crossing(
+    grid: list[int], start: float, changes: tuple[float, ...], low: float, high: float
+) -> Crossing:
+    ends = {"first_tokens": grid[0], "last_tokens": grid[-1]}
+    if start == inf:
+        return Crossing("behind to the end", None, _finite(low), None, changes, **ends)
+    verdict: Verdict = "crosses" if changes else "ahead from the start"
+    return Crossing(verdict, start, low if low > grid[0] else None, _finite(high), changes, **ends)
+
+
+def _start(leads: Mapping[X, float], tie: float) -> float:
+    """The N from which the lead stays positive; the first where it always is, inf where never."""
+    grid = sorted(leads)
+    decided = [n for n in grid if abs(leads[n]) > tie]
+    if not decided or leads[decided[-1]] <= 0:
+        return inf
+    losses = [i for i, n in enumerate(decided) if leads[n] <= 0]
+    if not losses:
+        return float(grid[0])
+    return _zero(decided[losses[-1]], decided[losses[-1] + 1], leads)
+
+
+def _zero(left: X, right: X, leads: Mapping[X, float]) -> float:
+    share = leads[left] / (leads[left] - leads[right])
+    return exp(log(left) + share * (log(right) - log(left)))
+
+
+def _lead(rival: float, ours: float) -> float:
+    return log(rival / ours)
+
+
+def _drawn_medians(samples: Sequence[float], generator: np.random.Generator) -> Any:
+    drawn = generator.choice(np.asarray(samples), size=(DRAWS, len(samples)))
+    return np.median(drawn, axis=1)
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None

@@ -1,0 +1,223 @@
+"""`saccade analyze crossover`: from how many tokens on linear time pays, in theory and here.
+
+The theory counts FLOPs and numbers held at once (arXiv:2403.02920): N0 for speed, N1 for memory,
+each with the paper's D^2 features and with the D(D+1)/2 that are enough. The measurement times the
+forms and finds where their curves cross. Figure 2 of the paper, on the user's own machine, with
+fused softmax in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from saccade.bench.analysis.crossings import (
+    Crossing,
+    Samples,
+    bracket_crossing,
+    find_crossing,
+)
+from saccade.bench.analysis.crossover_measure import Measurement, Point
+from saccade.bench.analysis.findings import Findings, Report
+from saccade.bench.shapes import DTypeName
+from saccade.bench.tables import Table, number
+from saccade.ops.taylor import memory_threshold, speed_threshold
+
+__all__ = ["DTYPE", "HEAD_DIMS", "SECONDS", "Comparison", "CrossoverFindings", "run_crossover"]
+
+HEAD_DIMS = (16, 32, 64, 128)
+SECONDS = {"cpu": 210.0, "cuda": 60.0}
+"""About how long measuring takes."""
+DTYPE: dict[str, DTypeName] = {"cpu": "float32", "cuda": "bfloat16"}
+
+Measure = Literal["time", "memory"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The efficient form against a rival at one D.
+
+    Attributes:
+        head_dim: D.
+        form: Of the efficient form: torch, fused or published.
+        rival: `direct`, of the same form, or `softmax`.
+        measure: Time or memory.
+        theory: Where equal FLOPs (or numbers held at once) would put it, for `direct`.
+        crossing: Where it was found.
+    """
+
+    head_dim: int
+    form: str
+    rival: str
+    measure: Measure
+    theory: int | None
+    crossing: Crossing
+
+
+@dataclass
+class CrossoverFindings(Findings):
+    """Points, and where their curves cross."""
+
+    theme: ClassVar[str] = "crossover"
+    title: ClassVar[str] = "From how many tokens on linear time pays"
+    preface: ClassVar[str] = (
+        "Forward pass. `direct` and `efficient` are this library's forms of Taylor attention, "
+        "`as published` the plain formulas of the paper with N x N weights and N x D^2 features "
+        "in memory, `softmax` torch's fused kernels. A crossing is the N from which the efficient "
+        "form is ahead up to the end of the grid, between grid points on a straight line on log "
+        "axes, with the 90 % interval of a bootstrap over the repeated timings; memory is "
+        "measured once, and its interval is the piece of the grid. Leads in memory below 10 % "
+        "count as none. The grid ends where the time was spent."
+    )
+
+    dtype: str
+    points: list[Point] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    def head_dims(self) -> list[int]:
+        """Those measured."""
+        return sorted({point.head_dim for point in self.points})
+
+    def comparisons(self) -> list[Comparison]:
+        """Every efficient form against direct of its form and against the fastest softmax."""
+        return [
+            self._compare(head_dim, form, rival, measure)
+            for head_dim in self.head_dims()
+            for form in dict.fromkeys(p.form for p in self.points if p.role == "efficient")
+            for rival in ("direct", "softmax")
+            for measure in ("time", "memory")
+        ]
+
+    def _compare(self, head_dim: int, form: str, rival: str, measure: Any) -> Comparison:
+        ours = self._select(head_dim, "efficient", form)
+        theirs = self._select(head_dim, rival, None if rival == "softmax" else form)
+        if measure == "time":
+            crossing = find_crossing(_fastest(theirs), _fastest(ours))
+        else:
+            crossing = bracket_crossing(_leanest(theirs), _leanest(ours))
+        threshold = speed_threshold if measure == "time" else memory_threshold
+        theory = threshold(head_dim, symmetric=form != "published") if rival == "direct" else None
+        return Comparison(head_dim, form, rival, measure, theory, crossing)
+
+    def _select(self, head_dim: int, role: str, form: str | None) -> list[Point]:
+        return [
+            p
+            for p in self.points
+            if (p.head_dim, p.role) == (head_dim, role) and form in (None, p.form)
+        ]
+
+    def conclusions(self) -> dict[str, Any]:
+        """Theory and crossings."""
+        return {
+            "theory": [
+                {
+                    "head_dim": d,
+                    "N0": speed_threshold(d),
+                    "N0_symmetric": speed_threshold(d, symmetric=True),
+                    "N1": memory_threshold(d),
+                    "N1_symmetric": memory_threshold(d, symmetric=True),
+                }
+                for d in self.head_dims()
+            ],
+            "crossings": [asdict(comparison) for comparison in self.comparisons()],
+        }
+
+    def tables(self) -> list[Table]:
+        """Crossings beside theory, and every point."""
+        tables = [*self._crossing_tables(), *self._point_tables()]
+        if self.remarks:
+            tables.append(Table("Remarks", ("what was not measured",), [[r] for r in self.remarks]))
+        return tables
+
+    def _crossing_tables(self) -> Iterator[Table]:
+        names = {"time": "N0, equal FLOPs", "memory": "N1, equal entries"}
+        found = self.comparisons()
+        for measure, theory in names.items():
+            lines = [
+                [
+                    f"efficient ({c.form}) against {c.rival}",
+                    str(c.head_dim),
+                    "-" if c.theory is None else f"{c.theory:,}",
+                    tell(c.crossing),
+                ]
+                for c in sorted(found, key=lambda c: (c.form, c.rival, c.head_dim))
+                if c.measure == measure and c.crossing.verdict != "not measured"
+            ]
+            if lines:
+                columns = ("", "D", theory, "measured")
+                yield Table(f"Ahead in {measure} from N", columns, lines)
+
+    def _point_tables(self) -> Iterator[Table]:
+        columns = ("form", "N", "B H", "ms (p20-p80)", "tokens/s", "GFLOP", "MiB")
+        for head_dim in self.head_dims():
+            lines = [
+                [
+                    p.line,
+                    f"{p.tokens:,}",
+                    str(p.heads),
+                    f"{number(p.median_ms)} ({number(p.p20_ms)}-{number(p.p80_ms)})",
+                    number(p.tokens_per_s),
+                    number(p.flops / 1e9),
+                    number(p.peak_mib),
+                ]
+                for p in self.points
+                if p.head_dim == head_dim
+            ]
+            yield Table(f"D = {head_dim}", columns, lines)
+
+    def draw(self, stem: Path) -> list[Path]:
+        """Throughput and memory over N for each D, and crossings over D."""
+        from saccade.bench.analysis.crossover_plot import draw_crossover
+
+        return draw_crossover(self, stem)
+
+
+def tell(crossing: Crossing) -> str:
+    """A crossing in a few words."""
+    if crossing.verdict == "behind to the end":
+        return f"not up to {crossing.last_tokens:,}"
+    if crossing.tokens is None:
+        return crossing.verdict
+    if crossing.verdict == "ahead from the start":
+        return f"from the first, {crossing.first_tokens:,}"
+    low = f"<= {crossing.first_tokens:,}" if crossing.low is None else f"{crossing.low:,.0f}"
+    high = f"> {crossing.last_tokens:,}" if crossing.high is None else f"{crossing.high:,.0f}"
+    again = ", after crossing back and forth" if len(crossing.changes) > 1 else ""
+    return f"{crossing.tokens:,.0f} ({low} to {high}){again}"
+
+
+def run_crossover(
+    findings: CrossoverFindings,
+    device: torch.device,
+    *,
+    head_dims: tuple[int, ...] = HEAD_DIMS,
+    seconds: float | None = None,
+    report: Report = lambda message, share: None,
+) -> None:
+    """Fill the findings within about so many seconds."""
+    dtype, budget = DTYPE[device.type], SECONDS[device.type] if seconds is None else seconds
+    Measurement(findings.points, findings.remarks, device, dtype, budget, report).run(head_dims)
+    findings.complete = True
+
+
+def _fastest(points: list[Point]) -> Samples:
+    """N -> times of the line with the smallest median there."""
+    best: dict[int, Point] = {}
+    for point in points:
+        if point.tokens not in best or point.median_ms < best[point.tokens].median_ms:
+            best[point.tokens] = point
+    return {tokens: point.times_ms for tokens, point in best.items()}
+
+
+def _leanest(points: list[Point]) -> dict[int, float]:
+    """N -> the smallest peak there, at least 0.1 MiB, below which it is noise."""
+    best: dict[int, float] = {}
+    for point in points:
+        if point.peak_mib is not None:
+            peak = max(point.peak_mib, 0.1)
+            best[point.tokens] = min(peak, best.get(point.tokens, peak))
+    return best

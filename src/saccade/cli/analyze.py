@@ -1,0 +1,130 @@
+"""`saccade analyze`: when linear time pays, how norms scale, how near to softmax attentions are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from saccade.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from saccade.bench.analysis.findings import Findings, Report
+
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=False)
+
+INTERRUPTED = 130
+
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for JSON, Markdown, PNG and SVG.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@app.callback()
+def _analyze() -> None:
+    """Analyse TaylorShift: crossing points, scaling of norms, distance from softmax."""
+
+
+@app.command()
+def crossover(
+    d: Annotated[str, typer.Option("--d", help="Head dims D, by commas.")] = "16,32,64,128",
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=1, help="About how long to measure; 210 on a CPU, 60 on a GPU."),
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of torch.")] = None,
+    device: Device = "auto",
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """From how many tokens on linear time pays, in theory and on this machine.
+
+    Times direct, efficient and softmax attention over N and finds where their curves cross. The
+    grid of N grows until the time is spent. Run it on a quiet machine.
+    """
+    import torch
+
+    from saccade.bench.analysis.crossover import DTYPE, CrossoverFindings, run_crossover
+    from saccade.bench.environment import describe_environment, resolve_device
+    from saccade.bench.plan import numbers
+    from saccade.bench.shapes import Grid
+
+    chosen = resolve_device(device)
+    head_dims = Grid(("sdpa",), (1,), numbers("--d", d)).head_dims
+    if threads is not None:
+        torch.set_num_threads(threads)
+    findings = CrossoverFindings(describe_environment(chosen), DTYPE[chosen.type])
+
+    def run(report: Report) -> None:
+        run_crossover(
+            findings, chosen, head_dims=tuple(sorted(head_dims)), seconds=seconds, report=report
+        )
+
+    _finish(findings, run, out, as_json=as_json)
+
+
+@app.command()
+def scaling(device: Device = "auto", out: Out = None, as_json: AsJson = False) -> None:
+    """How the norms of intermediate results grow with N and d, beside the analysis."""
+    from saccade.bench.analysis.scaling import ScalingFindings, run_scaling
+    from saccade.bench.environment import describe_environment, resolve_device
+
+    chosen = resolve_device(device)
+    findings = ScalingFindings(describe_environment(chosen))
+    _finish(findings, lambda r: run_scaling(findings, chosen, report=r), out, as_json=as_json)
+
+
+@app.command()
+def approximation(device: Device = "auto", out: Out = None, as_json: AsJson = False) -> None:
+    """How far each attention is from softmax, over score magnitude, N, D and random features."""
+    from saccade.bench.analysis.approximation import ApproximationFindings, run_approximation
+    from saccade.bench.environment import describe_environment, resolve_device
+
+    chosen = resolve_device(device)
+    findings = ApproximationFindings(describe_environment(chosen))
+    _finish(findings, lambda r: run_approximation(findings, chosen, report=r), out, as_json=as_json)
+
+
+def _finish(
+    findings: Findings, run: Callable[[Report], None], out: Path | None, *, as_json: bool
+) -> None:
+    """Run with a progress bar, print, write; Ctrl-C ends it with what there is."""
+    from saccade.bench.analysis.findings import write_findings
+    from saccade.bench.environment import hardware_slug, resolve_device
+    from saccade.bench.output import check_folder
+
+    if out is not None:
+        check_folder(out)
+    try:
+        _with_bar(run)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; this is as far as it got", err=True)
+    if as_json:
+        typer.echo(findings.to_json(), nl=False)
+    else:
+        for table in findings.tables():
+            print_table(table.title, table.columns, table.lines)
+    if out is not None:
+        hardware = hardware_slug(resolve_device(findings.environment["device"]))
+        for path in write_findings(findings, out, hardware):
+            typer.echo(f"wrote {path}", err=True)
+    if not findings.complete:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _with_bar(run: Callable[[Report], None]) -> None:
+    """Run while a bar on stderr moves; into a file or a pipe, a line for every step."""
+    from rich import progress
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        run(lambda message, share: typer.echo(f"[{share:4.0%}] {message}", err=True))
+        return
+    columns = (progress.BarColumn(), progress.TaskProgressColumn(), progress.TimeRemainingColumn())
+    shown = progress.TextColumn("{task.description}")
+    with progress.Progress(*columns, shown, console=console) as bar:
+        task = bar.add_task("", total=1.0)
+        run(lambda message, share: bar.update(task, description=message, completed=share))
