@@ -1,0 +1,221 @@
+"""A comparison: everything alike but the attention, a table that can be trusted, nothing lost."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from saccade.data import load_splits
+from saccade.errors import ConfigError
+from saccade.layers import ATTENTIONS, Attention
+from saccade.statistics import accuracy_interval, holm, paired_difference
+from saccade.study import compare
+from saccade.study.comparison import ComparisonFolder, Job, Plan
+from saccade.study.comparison.fairness import UnfairError
+from saccade.study.comparison.initial import write_initial_weights
+from saccade.study.comparison.plan import DEFAULT_ATTENTIONS
+from saccade.study.comparison.work import work
+from saccade.train import train
+from tests.study.tiny_comparison import NAMES, UniformCore, last_weights, tiny_plan
+
+ROW = {
+    *("attention", "runs", "accuracy", "accuracy_low", "accuracy_high", "accuracies"),
+    *("accuracy_spread", "seconds_per_epoch", "img_per_s", "latency_ms", "latency_batch"),
+    *("peak_memory_mib", "parameters", "flops", "approximation_error", "difference"),
+    *("difference_low", "difference_high", "p_value", "p_corrected"),
+}
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "study"))
+
+
+def correct(out: Path, attention: str) -> np.ndarray:
+    folder = ComparisonFolder.open(out)
+    found = [folder.run(Job(attention, seed)).predictions() for seed in folder.plan.seeds]
+    return np.stack([part["target"] == part["predicted"] for part in found])
+
+
+def test_folder_and_table_are_as_agreed(finished: Path) -> None:
+    study = json.loads((finished / "study.json").read_text())
+    assert study["kind"] == "compare"
+    assert (study["attentions"], study["seeds"], study["folds"]) == ([*NAMES], [0, 1], None)
+    results = json.loads((finished / "results.json").read_text())
+    assert results["complete"] is True
+    assert results["measure"] == "test_accuracy"
+    assert results["left_out"] == []
+    assert [row["attention"] for row in results["rows"]] == [*NAMES]
+    for row in results["rows"]:
+        assert row.keys() >= ROW
+        assert row["runs"] == 2
+        assert row["accuracy_low"] < row["accuracy"] < row["accuracy_high"]
+        assert row["latency_ms"] > 0
+        assert row["latency_eval_batch"] == 61
+        assert row["peak_memory_mib"] > 4 * row["parameters"] / 2**20
+    softmax, taylorshift, performer = results["rows"]
+    assert softmax["difference"] is softmax["p_value"] is softmax["approximation_error"] is None
+    assert 0 < taylorshift["approximation_error"] < 0.5
+    assert performer["approximation_error"] > 0
+    assert taylorshift["parameters"] == softmax["parameters"] + 2  # a temperature a head
+    assert taylorshift["flops"] >= softmax["flops"] > 0
+
+
+def test_table_is_that_of_the_predictions(finished: Path) -> None:
+    rows = json.loads((finished / "results.json").read_text())["rows"]
+    tables = {name: correct(finished, name) for name in NAMES}
+    tests = {name: paired_difference(tables[name], tables["softmax"]) for name in NAMES[1:]}
+    corrected = holm([found.p_value for found in tests.values()])
+    for row in rows:
+        table = tables[row["attention"]]
+        interval = accuracy_interval(table)
+        assert (row["accuracy_low"], row["accuracy_high"]) == (interval.low, interval.high)
+        assert row["accuracies"] == table.mean(axis=1).tolist()
+    for row, found, p in zip(rows[1:], tests.values(), corrected, strict=True):
+        assert (row["difference"], row["p_value"]) == (found.mean, found.p_value)
+        assert row["p_corrected"] == p
+
+
+def test_all_nine_start_from_the_same_weights(tmp_path: Path) -> None:
+    """With a learning rate that moves nothing, the weights at the end are those at step 0."""
+    still = ["optim.lr=1e-30", "train.epochs=1", "data.num_train=60", "data.num_test=20"]
+    plan = tiny_plan(tmp_path, *still, attentions=DEFAULT_ATTENTIONS)
+    folder = ComparisonFolder.start(tmp_path / "study", plan, resume=False)
+    write_initial_weights(folder, load_splits(plan.base.data).info)
+    work(folder, since=0)
+    for seed in plan.seeds:
+        softmax = last_weights(folder.run(Job("softmax", seed)))
+        assert len(softmax) > 10
+        for attention in plan.attentions[1:]:
+            other = last_weights(folder.run(Job(attention, seed)))
+            assert softmax.keys() <= other.keys()
+            assert all(".core." in name for name in other.keys() - softmax.keys())
+            for name, tensor in softmax.items():
+                torch.testing.assert_close(other[name], tensor, rtol=0, atol=1e-20)
+    first, second = (last_weights(folder.run(Job("softmax", seed))) for seed in plan.seeds)
+    assert not torch.equal(first["head.weight"], second["head.weight"])
+
+
+def plant(out: Path, plan: Plan, job: Job, epochs: int) -> Path:
+    """Put a run of another length in a run's place."""
+    folder = ComparisonFolder.open(out)
+    run = folder.run(job).path
+    shutil.rmtree(run)
+    config = plan.config(job)
+    longer = config.model_copy(update={"train": config.train.model_copy(update={"epochs": epochs})})
+    train(longer, run, quiet=True, initial=folder.initial(job.seed))
+    return run
+
+
+def test_a_variant_trained_longer_is_refused(copied: Path, plan: Plan) -> None:
+    run = plant(copied, plan, Job("performer", 1), epochs=3)
+    with pytest.raises(
+        UnfairError, match=r"performer/seed-1 was not run .* train.epochs \(2 -> 3\)"
+    ):
+        compare(plan, copied, resume=True, quiet=True)
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("\n  epochs: 3\n", "\n  epochs: 2\n"))
+    with pytest.raises(UnfairError, match=r"says it did .*'epochs': 3.* in 3 epochs"):
+        compare(plan, copied, resume=True, quiet=True)
+    summary = run / "summary.json"
+    summary.write_text(summary.read_text().replace('"epochs": 3', '"epochs": 2'))
+    with pytest.raises(UnfairError, match="in 3 epochs, and was to do"):
+        compare(plan, copied, resume=True, quiet=True)
+    metrics = run / "metrics.jsonl"
+    rows = metrics.read_text().splitlines()
+    metrics.write_text("\n".join(row for row in rows if '"epoch": 3' not in row) + "\n")
+    with pytest.raises(UnfairError, match="not the same budget"):
+        compare(plan, copied, resume=True, quiet=True)
+
+
+def test_a_variant_with_weights_of_its_own_is_refused(copied: Path, plan: Plan) -> None:
+    job = Job("performer", 0)
+    run = ComparisonFolder.open(copied).run(job).path
+    shutil.rmtree(run)
+    train(plan.config(job), run, quiet=True)
+    with pytest.raises(UnfairError, match="did not start from the weights"):
+        compare(plan, copied, resume=True, quiet=True)
+
+
+def test_a_dead_attention_is_found_significantly_worse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = Attention(UniformCore, "uniform weights", linear=True)
+    monkeypatch.setitem(ATTENTIONS._entries, "dead", dead)
+    learn = [
+        "model.overrides={embed_dim: 32, depth: 1, num_heads: 8, patch_size: 2, init_std: 0.2}",
+        *("data.num_train=400", "data.num_test=null", "augment.crop_padding=0"),
+        *("optim.lr=0.01", "train.epochs=10", "train.batch_size=50"),
+        "run.checkpoint_every_steps=null",
+    ]
+    plan = tiny_plan(tmp_path, *learn, attentions=("softmax", "dead"), seeds=3)
+    alive, found = compare(plan, tmp_path / "study", quiet=True)["rows"]
+    assert alive["accuracy"] > 0.6
+    assert found["p_corrected"] < 0.01
+    assert found["difference_high"] < -0.1
+
+
+def test_folds_cover_the_training_set_and_leave_the_test_set_alone(tmp_path: Path) -> None:
+    plan = tiny_plan(tmp_path, attentions=("softmax", "taylor"), seeds=1, folds=3)
+    results = compare(plan, tmp_path / "study", quiet=True)
+    assert results["measure"] == "fold_accuracy"
+    assert results["complete"]
+    folder = ComparisonFolder.open(tmp_path / "study")
+    runs = [folder.run(job) for job in plan.jobs() if job.attention == "taylor"]
+    assert [run.path.name for run in runs] == ["fold-0", "fold-1", "fold-2"]
+    held = np.concatenate([run.predictions()["target"] for run in runs])
+    labels = load_splits(plan.base.data.model_copy(update={"val_fraction": 0.0})).train.labels
+    assert sorted(held.tolist()) == sorted(labels.tolist())
+    row = results["rows"][1]
+    accuracies = [run.summary()["test_accuracy"] for run in runs]
+    assert row["runs"] == 3
+    assert row["accuracy_spread"] == pytest.approx(np.std(accuracies, ddof=1))
+    assert row["accuracies"] == [row["accuracy"]]
+
+
+def test_a_finished_comparison_is_not_run_again(copied: Path, plan: Plan) -> None:
+    files = [f for f in (copied / "runs").rglob("*") if f.is_file() and f.name != ".lock"]
+    before = {file: file.stat().st_mtime_ns for file in files}
+    compare(plan, copied, resume=True, quiet=True)
+    assert {file: file.stat().st_mtime_ns for file in files} == before
+    with pytest.raises(ConfigError, match="a comparison is there already; add --resume"):
+        compare(plan, copied, quiet=True)
+
+
+def test_half_written_runs_are_done_again(copied: Path, plan: Plan) -> None:
+    folder = ComparisonFolder.open(copied)
+    expected = last_weights(folder.run(Job("performer", 1)))
+    half = folder.run(Job("performer", 1)).path
+    (half / "summary.json").unlink()
+    shutil.rmtree(half / "checkpoints")
+    (half / "metrics.jsonl").write_text('{"step": 1, "kind": "ep')
+    empty = folder.run(Job("taylorshift", 1)).path
+    shutil.rmtree(empty)
+    empty.mkdir()
+    (empty / ".config.yaml.4711").write_text("model")
+    results = compare(plan, copied, resume=True, quiet=True)
+    assert results["complete"]
+    again = last_weights(folder.run(Job("performer", 1)))
+    assert all(torch.equal(again[name], tensor) for name, tensor in expected.items())
+
+
+def test_a_finished_run_without_predictions_is_named(copied: Path, plan: Plan) -> None:
+    (ComparisonFolder.open(copied).run(Job("softmax", 0)).path / "predictions.npz").unlink()
+    with pytest.raises(ConfigError, match="softmax/seed-0 is finished but has no predictions"):
+        compare(plan, copied, resume=True, quiet=True)
+
+
+def test_failed_runs_are_left_out_and_tried_again(tmp_path: Path) -> None:
+    plan = tiny_plan(tmp_path, "optim.lr=1e30", "optim.clip_norm=null", seeds=1)
+    results = compare(plan, tmp_path / "study", quiet=True)
+    assert not results["complete"]
+    assert [gap["run"] for gap in results["left_out"]] == [f"{name}/seed-0" for name in NAMES]
+    assert all("not finite" in gap["reason"] for gap in results["left_out"])
+    assert [row["accuracy"] for row in results["rows"]] == [None] * 3
+    folder = ComparisonFolder.open(tmp_path / "study")
+    before = folder.run(plan.jobs()[0]).status()["updated"]
+    compare(plan, tmp_path / "study", resume=True, quiet=True)
+    assert folder.run(plan.jobs()[0]).status()["updated"] > before

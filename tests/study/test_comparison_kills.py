@@ -1,0 +1,183 @@
+"""Comparisons in real processes that are killed, told to stop, and work beside each other."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+
+from saccade.data import load_splits
+from saccade.study import compare
+from saccade.study.comparison import ComparisonFolder, Plan
+from saccade.study.comparison.initial import write_initial_weights
+from tests.study.tiny_comparison import compare_and_exit, end_states, work_and_exit
+from tests.train.tiny_runs import PROCESSES
+
+Start = Callable[..., BaseProcess]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a process, which is ended with the test."""
+    started: list[BaseProcess] = []
+
+    def call(body: Callable[..., None], *arguments: object) -> BaseProcess:
+        process = PROCESSES.Process(target=body, args=arguments)
+        process.start()
+        started.append(process)
+        return process
+
+    yield call
+    for process in started:
+        if process.is_alive():
+            process.kill()
+        process.join()
+
+
+def wait_until(happened: Callable[[], bool], process: BaseProcess | subprocess.Popen[str]) -> None:
+    """Until something happened, or the process has ended."""
+    deadline = time.monotonic() + 120
+    while not happened() and time.monotonic() < deadline:
+        ended = process.poll() if isinstance(process, subprocess.Popen) else process.exitcode
+        if ended is not None:
+            return
+        time.sleep(0.005)
+
+
+def epochs(out: Path) -> int:
+    """Epochs that all runs together have written."""
+    files = (out / "runs").glob("*/seed-*/metrics.jsonl")
+    return sum(file.read_text().count('"kind": "epoch"') for file in files)
+
+
+def finished_at(out: Path) -> dict[Path, int]:
+    return {file: file.stat().st_mtime_ns for file in (out / "runs").glob("*/seed-*/summary.json")}
+
+
+def assert_nothing_twice_or_lost(out: Path, plan: Plan, whole: Path) -> None:
+    """Every run has each epoch once, and all ended as without a kill."""
+    folder = ComparisonFolder.open(out)
+    for job in plan.jobs():
+        rows = folder.run(job).metrics("epoch")
+        assert [row["epoch"] for row in rows] == [*range(1, plan.base.train.epochs + 1)]
+    assert end_states(out) == end_states(whole)
+    ours, theirs = (json.loads((o / "results.json").read_text()) for o in (out, whole))
+    assert ours["complete"]
+    for mine, other in zip(ours["rows"], theirs["rows"], strict=True):
+        assert mine["accuracies"] == other["accuracies"]
+        assert mine["p_corrected"] == other["p_corrected"]
+
+
+def test_kills_lose_nothing_and_run_nothing_twice(
+    finished: Path, plan: Plan, start: Start, tmp_path: Path
+) -> None:
+    out, moments = tmp_path / "study", random.Random(0)
+    done: dict[Path, int] = {}
+    kills = 0
+    for _ in range(4):
+        before = epochs(out)
+        process = start(compare_and_exit, plan, out)
+        wait_until(lambda: epochs(out) > before, process)  # noqa: B023
+        time.sleep(moments.uniform(0, 0.1))
+        process.kill()
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+        assert finished_at(out).items() >= done.items()
+        done = finished_at(out)
+    assert kills == 4
+    assert done
+    compare(plan, out, resume=True, quiet=True)
+    assert finished_at(out).items() >= done.items()
+    assert_nothing_twice_or_lost(out, plan, finished)
+
+
+def test_two_workers_share_the_runs(plan: Plan, start: Start, tmp_path: Path) -> None:
+    folder = ComparisonFolder.start(tmp_path / "study", plan, resume=False)
+    write_initial_weights(folder, load_splits(plan.base.data).info)
+    workers = [start(work_and_exit, folder.path) for _ in range(2)]
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    runs = [folder.run(job) for job in plan.jobs()]
+    assert {run.status()["pid"] for run in runs} == {worker.pid for worker in workers}
+    assert [run.environment()["resumed"] for run in runs] == [[]] * len(runs)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_signals_save_and_go_on(
+    finished: Path,
+    plan: Plan,
+    start: Start,
+    tmp_path: Path,
+    number: signal.Signals,
+    code: int,
+) -> None:
+    out = tmp_path / "study"
+    process = start(compare_and_exit, plan, out)
+    wait_until(lambda: epochs(out) > 2, process)
+    os.kill(process.pid, number)
+    process.join(60)
+    assert process.exitcode == code
+    results = json.loads((out / "results.json").read_text())
+    assert not results["complete"]
+    assert len(results["left_out"]) == len(plan.jobs()) - len(finished_at(out)) > 0
+    compare(plan, out, resume=True, quiet=True)
+    assert_nothing_twice_or_lost(out, plan, finished)
+
+
+def owners(out: Path) -> list[int]:
+    """The processes that hold a claim."""
+    texts = [file.read_text() for file in (out / "claims").glob("*seed*")]
+    return [json.loads(text)["pid"] for text in texts if text]
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victims", ["all", "main", "worker"])
+def test_kill_of_the_tool_with_two_workers(
+    finished: Path, plan: Plan, tmp_path: Path, victims: str
+) -> None:
+    out = tmp_path / "study"
+    words = ["compare", plan.recipe, "--attention", ",".join(plan.attentions), "--seeds", "2"]
+    command = [sys.executable, "-m", "saccade", *words, "--jobs", "2", "--resume", "--out", out]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: epochs(out) >= 5 and len(owners(out)) == 2, process)
+    workers = owners(out)
+    assert len(workers) == 2
+    done = finished_at(out)
+    if victims != "worker":
+        process.kill()
+    for pid in workers if victims == "all" else workers[:1] if victims == "worker" else []:
+        kill(pid)
+    process.communicate(timeout=120)
+    assert process.returncode == (0 if victims == "worker" else -signal.SIGKILL)
+    subprocess.run(command, check=True, timeout=240, stdout=subprocess.DEVNULL)
+    assert finished_at(out).items() >= done.items()
+    assert_nothing_twice_or_lost(out, plan, finished)
+
+
+@pytest.mark.slow
+def test_the_tool_shows_what_there_is_when_told_to_stop(plan: Plan, tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    words = ["compare", plan.recipe, "--attention", ",".join(plan.attentions), "--jobs", "2"]
+    command = [sys.executable, "-m", "saccade", *words, "--out", str(out)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    wait_until(lambda: len(finished_at(out)) >= 3, process)
+    process.send_signal(signal.SIGTERM)
+    shown, told = process.communicate(timeout=120)
+    assert process.returncode == 75
+    assert "softmax" in shown
+    assert "runs done; go on with --resume" in told.splitlines()[-1]
