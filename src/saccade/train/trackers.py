@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,21 +43,28 @@ class TensorBoard:
 
 
 class Trackio:
-    """A local trackio project named `saccade`."""
+    """A local trackio project named `saccade`; a resumed run goes on where it was.
+
+    What trackio prints goes to stderr: stdout is for results.
+    """
 
     def __init__(self, folder: Path) -> None:
         import trackio
 
         self._trackio = trackio
-        trackio.init(project="saccade", name=folder.name)
+        resume = "allow" if (folder / "metrics.jsonl").exists() else "never"
+        with redirect_stdout(sys.stderr):
+            trackio.init(project="saccade", name=folder.name, resume=resume)
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Pass on one row."""
-        self._trackio.log({f"{row['kind']}/{k}": v for k, v in _numbers(row).items()})
+        values = {f"{row['kind']}/{k}": v for k, v in _numbers(row).items()}
+        self._trackio.log(values, step=row["step"])
 
     def close(self) -> None:
         """Write out what is left."""
-        self._trackio.finish()
+        with redirect_stdout(sys.stderr):
+            self._trackio.finish()
 
 
 _TRACKERS: dict[str, type[TensorBoard] | type[Trackio]] = {
