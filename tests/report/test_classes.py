@@ -80,6 +80,16 @@ def test_a_calibrated_model_has_no_error(tmp_path: Path) -> None:
     assert found.accuracy.tolist() == [0.8]
 
 
+def test_too_sure_and_not_sure_enough_do_not_cancel(tmp_path: Path) -> None:
+    """Of ten 90 % sure ones half are right, of ten 50 % sure ones nine are."""
+    target = [0] * 5 + [1] * 5 + [0] * 9 + [1]
+    found = reliability(
+        group_of(write(tmp_path / "run", target, [0] * 20, [0.9] * 10 + [0.5] * 10))
+    )
+    assert found.error == pytest.approx(0.4)
+    assert found.sureness == pytest.approx(0, abs=1e-6)
+
+
 def test_no_predictions_no_classes(tmp_path: Path) -> None:
     group = group_of(make_run(tmp_path / "run", keep_predictions=False).path)
     assert class_counts(group, 4) is None

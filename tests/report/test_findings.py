@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from saccade.report.claims import Claim
 from saccade.report.collect import collect
 from saccade.report.findings import Findings, find
 from saccade.report.words import headline, points, sentence, significant
@@ -54,6 +55,12 @@ def test_a_dead_attention_is_called_worse_and_a_small_gap_is_not(study: Findings
     told = headline(study, "digits")
     assert "performer is less accurate than softmax" in told
     assert "For taylor no difference can be claimed" in told
+
+
+def test_a_claim_goes_by_the_corrected_value() -> None:
+    numbers = {"difference": 0.01, "low": 0.001, "high": 0.02, "p_value": 0.01}
+    assert Claim("a", "b", **numbers, p_corrected=0.049).holds
+    assert not Claim("a", "b", **numbers, p_corrected=0.051).holds
 
 
 def test_pairs_without_the_baseline_are_corrected_among_themselves(study: Findings) -> None:

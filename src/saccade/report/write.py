@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,14 +53,23 @@ def write_report(
     folder = Path(folder)
     out = folder / "report" if out is None else Path(out)
     evidence = collect(folder)
+    with _writing_to(out):
+        out.mkdir(parents=True, exist_ok=True)
     found = find(evidence)
     page = compose(evidence, found)
+    contents = list(_contents(page, formats))
+    with _writing_to(out):
+        files = [_write(out / name, content) for name, content in contents]
+    return Report(out, files, page.headline, found, evidence.left_out)
+
+
+@contextmanager
+def _writing_to(out: Path) -> Iterator[None]:
     try:
-        files = [_write(out / name, content) for name, content in _contents(page, formats)]
+        yield
     except OSError as error:
         told = f"--out {str(out)!r}: cannot write {error.filename}: {error.strerror}"
         raise ConfigError(told) from None
-    return Report(out, files, page.headline, found, evidence.left_out)
 
 
 def _check_formats(formats: Sequence[str]) -> None:
