@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from saccade.data import load_splits
 from saccade.errors import ConfigError
@@ -82,20 +83,23 @@ def test_table_is_that_of_the_predictions(finished: Path) -> None:
 def test_all_nine_start_from_the_same_weights(tmp_path: Path) -> None:
     """With a learning rate that moves nothing, the weights at the end are those at step 0."""
     still = ["optim.lr=1e-30", "train.epochs=1", "data.num_train=60", "data.num_test=20"]
-    plan = tiny_plan(tmp_path, *still, attentions=DEFAULT_ATTENTIONS)
+    plan = tiny_plan(tmp_path, *still, attentions=DEFAULT_ATTENTIONS, seeds=1)
     folder = ComparisonFolder.start(tmp_path / "study", plan, resume=False)
     write_initial_weights(folder, load_splits(plan.base.data).info)
     work(folder, since=0)
-    for seed in plan.seeds:
-        softmax = last_weights(folder.run(Job("softmax", seed)))
-        assert len(softmax) > 10
-        for attention in plan.attentions[1:]:
-            other = last_weights(folder.run(Job(attention, seed)))
-            assert softmax.keys() <= other.keys()
-            assert all(".core." in name for name in other.keys() - softmax.keys())
-            for name, tensor in softmax.items():
-                torch.testing.assert_close(other[name], tensor, rtol=0, atol=1e-20)
-    first, second = (last_weights(folder.run(Job("softmax", seed))) for seed in plan.seeds)
+    softmax = last_weights(folder.run(Job("softmax", 0)))
+    assert len(softmax) > 10
+    for attention in plan.attentions[1:]:
+        other = last_weights(folder.run(Job(attention, 0)))
+        assert softmax.keys() <= other.keys()
+        assert all(".core." in name for name in other.keys() - softmax.keys())
+        for name, tensor in softmax.items():
+            torch.testing.assert_close(other[name], tensor, rtol=0, atol=1e-20)
+
+
+def test_seeds_start_from_other_weights(finished: Path) -> None:
+    first, second = (load_file(ComparisonFolder.open(finished).initial(seed)) for seed in (0, 1))
+    assert first.keys() == second.keys()
     assert not torch.equal(first["head.weight"], second["head.weight"])
 
 
@@ -147,31 +151,31 @@ def test_a_dead_attention_is_found_significantly_worse(
     monkeypatch.setitem(ATTENTIONS._entries, "dead", dead)
     learn = [
         "model.overrides={embed_dim: 32, depth: 1, num_heads: 8, patch_size: 2, init_std: 0.2}",
-        *("data.num_train=400", "data.num_test=null", "augment.crop_padding=0"),
-        *("optim.lr=0.01", "train.epochs=10", "train.batch_size=50"),
+        *("data.num_train=300", "data.num_test=null", "augment.crop_padding=0"),
+        *("optim.lr=0.01", "train.epochs=8", "train.batch_size=50"),
         "run.checkpoint_every_steps=null",
     ]
     plan = tiny_plan(tmp_path, *learn, attentions=("softmax", "dead"), seeds=3)
     alive, found = compare(plan, tmp_path / "study", quiet=True)["rows"]
-    assert alive["accuracy"] > 0.6
-    assert found["p_corrected"] < 0.01
-    assert found["difference_high"] < -0.1
+    assert alive["accuracy"] > 0.5
+    assert found["p_corrected"] < 0.05
+    assert found["difference_high"] < 0
 
 
 def test_folds_cover_the_training_set_and_leave_the_test_set_alone(tmp_path: Path) -> None:
-    plan = tiny_plan(tmp_path, attentions=("softmax", "taylor"), seeds=1, folds=3)
+    plan = tiny_plan(tmp_path, "train.epochs=1", attentions=("softmax", "taylor"), seeds=1, folds=2)
     results = compare(plan, tmp_path / "study", quiet=True)
     assert results["measure"] == "fold_accuracy"
     assert results["complete"]
     folder = ComparisonFolder.open(tmp_path / "study")
     runs = [folder.run(job) for job in plan.jobs() if job.attention == "taylor"]
-    assert [run.path.name for run in runs] == ["fold-0", "fold-1", "fold-2"]
+    assert [run.path.name for run in runs] == ["fold-0", "fold-1"]
     held = np.concatenate([run.predictions()["target"] for run in runs])
     labels = load_splits(plan.base.data.model_copy(update={"val_fraction": 0.0})).train.labels
     assert sorted(held.tolist()) == sorted(labels.tolist())
     row = results["rows"][1]
     accuracies = [run.summary()["test_accuracy"] for run in runs]
-    assert row["runs"] == 3
+    assert row["runs"] == 2
     assert row["accuracy_spread"] == pytest.approx(np.std(accuracies, ddof=1))
     assert row["accuracies"] == [row["accuracy"]]
 

@@ -207,3 +207,12 @@ def test_out_of_memory_says_what_fits(tmp_path: Path) -> None:
     fits = int(message.split(" do: use")[0].split()[-1])
     assert 1 <= fits < 512
     assert f"train.accumulation={512 // fits} " in message
+
+
+def test_a_model_that_ends_without_finite_outputs_is_a_failure(tmp_path: Path) -> None:
+    """Its one step was finite, what it leads to is not."""
+    wild = ["optim.lr=1e30", "optim.clip_norm=null", "train.epochs=1", "train.batch_size=180"]
+    config = tiny(*wild, "train.ema_decay=null", "optim.warmup_epochs=0")
+    with pytest.raises(TrainingError, match="not finite"):
+        train(config, tmp_path / "run", quiet=True)
+    assert RunFolder(tmp_path / "run").status()["state"] == "failed"

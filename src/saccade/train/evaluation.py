@@ -122,7 +122,7 @@ def evaluate(
             logits = model(batch.images).float()  # (B, K)
         valid = batch.valid.long()
         loss = F.cross_entropy(logits, batch.targets, reduction="none").double()
-        confidence, predicted = logits.softmax(1).max(1)
+        confidence, predicted = logits.softmax(1).nan_to_num(0.0).max(1)
         right = (predicted == batch.targets).long() * valid
         top5 = (logits.topk(min(5, num_classes)).indices == batch.targets[:, None]).any(1)
         counts += torch.stack([right.sum(), (top5.long() * valid).sum(), valid.sum()])

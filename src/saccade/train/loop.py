@@ -5,6 +5,7 @@ The host waits for the device only every `run.log_every_steps`, at the end of an
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -199,6 +200,8 @@ class Trainer:
         has_best = self.best is not None
         selected = "best" if has_best and self.config.train.evaluate_with == "best" else "last"
         test = best if selected == "best" else last
+        if test is not None and not math.isfinite(test.loss):
+            raise TrainingError("the trained model's test loss is not finite. Try a lower optim.lr")
         if test is not None:
             counts = {"correct": test.correct, "count": test.count}
             self._write_row(kind="test", accuracy=test.accuracy, loss=test.loss, **counts)

@@ -38,8 +38,8 @@ from saccade.train.stops import StopRequest
 
 __all__ = ["approximation_error", "measure", "measure_run"]
 
-LATENCY_S = 0.5
-LEAST_CALLS, MOST_CALLS, WARM_UPS = 3, 100, 2
+LATENCY_S = 0.3
+LEAST_CALLS, MOST_CALLS, WARM_UPS = 3, 50, 2
 HELD_OUT_IMAGES = 64
 
 

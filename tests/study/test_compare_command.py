@@ -1,0 +1,101 @@
+"""`saccade compare` as it is typed: what it prints, and what it says to mistakes."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from saccade.study.comparison import ComparisonFolder, Job, Plan
+from tests.cli.conftest import Saccade
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "study"))
+
+
+def test_table_page_and_folder(saccade: Saccade, copied: Path) -> None:
+    code, out, err = saccade("compare", "--resume", "--out", copied)
+    assert code == 0, err
+    assert "6 of 6 runs are done already" in err
+    lines = out.splitlines()
+    for name in ("softmax", "taylorshift", "performer"):
+        assert [line for line in lines if line.split()[:1] == [name]]
+    assert lines[-1] == f"run folders: {copied}"
+    page = Path(lines[-2].removeprefix("page:").strip())
+    assert page.read_text().lstrip().lower().startswith("<!doctype html")
+
+
+def test_json_is_the_results(saccade: Saccade, copied: Path) -> None:
+    code, out, _ = saccade("compare", "--resume", "--out", copied, "--json")
+    assert code == 0
+    shown = json.loads(out)
+    results = json.loads((copied / "results.json").read_text())
+    assert {key: shown[key] for key in results} == results
+    assert shown["page"].endswith(".html")
+
+
+def test_a_planted_run_is_refused_with_its_reason(
+    saccade: Saccade, copied: Path, plan: Plan
+) -> None:
+    config = ComparisonFolder.open(copied).run(Job("performer", 1)).path / "config.yaml"
+    config.write_text(config.read_text().replace("\n  epochs: 2\n", "\n  epochs: 9\n"))
+    code, out, err = saccade("compare", "--resume", "--out", copied)
+    assert (code, out) == (2, "")
+    assert "unfair: performer/seed-1 was not run with" in err
+    assert "train.epochs (2 -> 9)" in err
+
+
+def test_a_failure_ends_with_its_reason_and_code_4(saccade: Saccade, tmp_path: Path) -> None:
+    words = ["optim.lr=1e30", "optim.clip_norm=null", "train.epochs=1", "data.num_train=100"]
+    code, out, err = saccade(
+        *("compare", "digits-quick", *words, "--attention", "softmax,taylor"),
+        *("--seeds", 1, "--out", tmp_path / "study"),
+    )
+    assert code == 4
+    assert "2 run(s) failed; softmax/seed-0: " in err.splitlines()[-1]
+    assert "not finite" in err.splitlines()[-1]
+    assert "softmax" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["digits-quick"], "--out DIR is needed"),
+        (["--out", "OUT"], "RECIPE is needed"),
+        (["digit-quick", "--out", "OUT"], "did you mean 'digits-quick'"),
+        (["digits-quick", "--attention", "softmax,tayler", "--out", "OUT"], "'taylor'"),
+        (["digits-quick", "--attention", "softmax", "--out", "OUT"], "only 'softmax' to compare"),
+        (["digits-quick", "--attention", ",", "--out", "OUT"], "nothing to compare"),
+        (["digits-quick", "--seeds", "0", "--out", "OUT"], "seeds=0: wants at least 1"),
+        (["digits-quick", "--jobs", "0", "--out", "OUT"], "jobs=0: wants at least 1"),
+        (["digits-quick", "--folds", "1", "--out", "OUT"], "folds=1"),
+        (["digits-quick", "--baseline", "tailor", "--out", "OUT"], "baseline='tailor'"),
+        (["digits-quick", "train.epoch=1", "--out", "OUT"], "did you mean 'train.epochs'"),
+        (["digits-quick", "run.seed=4", "--out", "OUT"], "--seeds decides run.seed"),
+        (["digits-quick", "optim.schedule=plateau", "--out", "OUT"], "unfair: "),
+        (["digits-quick", "--out", "FULL"], "exists and is not a comparison"),
+        (["--resume", "--out", "OUT"], "is not a comparison: it has no study.json"),
+        (["--resume", "--seeds", "4", "--out", "OUT"], "takes no changes"),
+    ],
+)
+def test_mistakes_get_one_line_and_code_2(
+    saccade: Saccade, tmp_path: Path, words: list[str], told: str
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("precious")
+    places = {"OUT": tmp_path / "out", "FULL": tmp_path / "full"}
+    code, out, err = saccade("compare", *(places.get(word, word) for word in words))
+    assert (code, out) == (2, ""), err
+    assert told in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_data_is_code_3(saccade: Saccade, tmp_path: Path) -> None:
+    words = ["vit-cifar10", "data.root=/absent", "--out", str(tmp_path / "out")]
+    code, _, err = saccade("compare", *words)
+    assert code == 3
+    assert "/absent" in err
+    assert not (tmp_path / "out").exists()
