@@ -35,7 +35,8 @@ bench: $(READY)
 	$(BIN)/saccade bench attention --preset cpu --out benchmarks
 
 run: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python examples/digits_compare.py
+	OMP_NUM_THREADS=1 $(BIN)/saccade compare digits-quick --attention softmax,taylorshift,performer \
+		--seeds 2 --jobs 2 --out runs/digits-$$(date +%Y%m%d-%H%M%S)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

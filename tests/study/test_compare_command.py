@@ -99,3 +99,18 @@ def test_missing_data_is_code_3(saccade: Saccade, tmp_path: Path) -> None:
     assert code == 3
     assert "/absent" in err
     assert not (tmp_path / "out").exists()
+
+
+def test_make_run_is_a_comparison(saccade: Saccade, tmp_path: Path) -> None:
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    recipe = makefile.split("\nrun: ")[1].split("\n\n")[0].replace("\\\n", " ")
+    words = recipe.split("/saccade ")[1].split()
+    words[words.index("--jobs") + 1] = "1"
+    words[words.index("--out") + 1 :] = [str(tmp_path / "run")]
+    small = ["train.epochs=1", "data.num_train=100", "data.num_test=30"]
+    code, out, err = saccade(*words, *small)
+    assert code == 0, err
+    lines = out.splitlines()
+    assert {"softmax", "taylorshift", "performer"} <= {line.split()[0] for line in lines if line.strip()}
+    assert "report.html" in lines[-2]
+    assert lines[-1] == f"run folders: {tmp_path / 'run'}"
