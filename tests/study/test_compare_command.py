@@ -111,6 +111,8 @@ def test_make_run_is_a_comparison(saccade: Saccade, tmp_path: Path) -> None:
     code, out, err = saccade(*words, *small)
     assert code == 0, err
     lines = out.splitlines()
-    assert {"softmax", "taylorshift", "performer"} <= {line.split()[0] for line in lines if line.strip()}
+    assert {"softmax", "taylorshift", "performer"} <= {
+        line.split()[0] for line in lines if line.strip()
+    }
     assert "report.html" in lines[-2]
     assert lines[-1] == f"run folders: {tmp_path / 'run'}"

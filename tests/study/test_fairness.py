@@ -108,6 +108,14 @@ def test_resume_with_another_plan_is_refused(tmp_path: Path) -> None:
             ComparisonFolder.start(tmp_path / "study", plan, resume=True)
 
 
+def test_data_may_have_moved_when_a_comparison_goes_on(tmp_path: Path) -> None:
+    ComparisonFolder.start(tmp_path / "study", tiny_plan(tmp_path), resume=False)
+    moved = tiny_plan(tmp_path, "data.root=/elsewhere")
+    folder = ComparisonFolder.start(tmp_path / "study", moved, resume=True)
+    assert folder.plan.base.data.root == Path("/elsewhere")
+    assert ComparisonFolder.open(folder.path).plan == moved
+
+
 def test_an_out_that_is_something_else_is_refused(tmp_path: Path) -> None:
     plan = tiny_plan(tmp_path)
     (tmp_path / "file").write_text("precious")

@@ -60,9 +60,12 @@ def compare(
     try:
         results = run(plan, out, jobs=jobs, resume=resume)
     except (Preempted, TrainingError):
-        _show_what_there_is(out, as_json=as_json)
+        if (out / "results.json").exists():
+            so_far = json.loads((out / "results.json").read_text(encoding="utf-8"))
+            _show(so_far, out, None, as_json=as_json)
         raise
-    _show(results, out, as_json=as_json)
+    page = _report(out) if any(row["runs"] for row in results["rows"]) else None
+    _show(results, out, page, as_json=as_json)
     if results["left_out"]:
         left = results["left_out"]
         raise TrainingError(f"{len(left)} run(s) failed; {left[0]['run']}: {left[0]['reason']}")
@@ -87,21 +90,15 @@ def _plan(
     return ComparisonFolder.open(resumed).plan
 
 
-def _show_what_there_is(out: Path, *, as_json: bool) -> None:
-    path = out / "results.json"
-    if path.exists():
-        _show(json.loads(path.read_text(encoding="utf-8")), out, as_json=as_json)
-
-
-def _show(results: dict[str, Any], out: Path, *, as_json: bool) -> None:
-    page = _report(out) if any(row["runs"] for row in results["rows"]) else None
+def _show(results: dict[str, Any], out: Path, page: Path | None, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({**results, "page": str(page) if page else None, "out": str(out)}))
         return
     _print(results)
     for note in results["notes"]:
         typer.echo(f"note: {note}")
-    typer.echo(f"page:        {page}" if page else "page:        none yet")
+    if page is not None:
+        typer.echo(f"page:        {page}")
     typer.echo(f"run folders: {out}")
 
 
@@ -114,20 +111,22 @@ def _report(out: Path) -> Path | None:
 
 
 def _print(results: dict[str, Any]) -> None:
-    folds = results["measure"] == "fold_accuracy"
-    accuracy = "held-out accuracy" if folds else "test accuracy"
-    columns = ["attention", accuracy, f"{results['confidence']:.0%} interval", "spread", "runs"]
-    columns += [f"vs {results['baseline']}", "p (Holm)", "s/epoch", "img/s", "ms/image"]
-    columns += ["MiB", "params", "MFLOPs", "error"]
-    print_table("", columns, [_line(row) for row in results["rows"]])
-    typer.echo(
-        "vs: difference of accuracy in points. p: paired over seeds and images, corrected for the "
-        "number of comparisons.\nms/image: one image, forward. MiB: training. error: against the "
-        "softmax it approximates."
+    """Two tables, each as wide as a terminal: how good, and at what cost."""
+    measured = "held-out" if results["measure"] == "fold_accuracy" else "test"
+    interval = f"{results['confidence']:.0%} interval"
+    print_table(
+        f"{measured} accuracy, and its difference to {results['baseline']} in points",
+        ["attention", "accuracy", interval, "spread", "diff", "p (Holm)", "runs"],
+        [_accuracy(row) for row in results["rows"]],
+    )
+    print_table(
+        "training (s/epoch, img/s, MiB), one image forward (ms, MFLOPs), error against softmax",
+        ["attention", "s/epoch", "img/s", "ms", "MiB", "params", "MFLOPs", "error"],
+        [_cost(row) for row in results["rows"]],
     )
 
 
-def _line(row: dict[str, Any]) -> list[str]:
+def _accuracy(row: dict[str, Any]) -> list[str]:
     interval = "-"
     if row["accuracy"] is not None:
         interval = f"{100 * row['accuracy_low']:.2f} - {100 * row['accuracy_high']:.2f}"
@@ -136,9 +135,15 @@ def _line(row: dict[str, Any]) -> list[str]:
         _number(row["accuracy"], ".2f", 100, " %"),
         interval,
         _number(row["accuracy_spread"], ".2f", 100),
-        str(row["runs"]),
         _number(row["difference"], "+.2f", 100),
         _number(row["p_corrected"], ".2g"),
+        str(row["runs"]),
+    ]
+
+
+def _cost(row: dict[str, Any]) -> list[str]:
+    return [
+        row["attention"],
         _number(row["seconds_per_epoch"], ".2f"),
         _number(row["img_per_s"], ",.0f"),
         _number(row["latency_ms"], ".2f"),

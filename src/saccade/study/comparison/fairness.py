@@ -38,7 +38,7 @@ DECIDED = {
 """Keys that the comparison sets itself, and the option they are set by."""
 
 LOCAL = frozenset({"data.root", "data.workers"})
-"""Keys that may differ from machine to machine: they say where the same images are found."""
+"""Keys that may change when a comparison goes on: they say where and how images are read."""
 
 
 class UnfairError(ConfigError):

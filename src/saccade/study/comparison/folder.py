@@ -66,6 +66,9 @@ class ComparisonFolder:
                 "it, or choose another folder"
             )
         folder._check_same(plan)
+        if plan.base != folder.plan.base:  # the data is found elsewhere now
+            folder._write_base(plan)
+            return cls(path)
         return folder
 
     def exists(self) -> bool:
@@ -137,9 +140,7 @@ class ComparisonFolder:
 
     def _create(self, plan: Plan) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        base = self.path / f".base.yaml.{os.getpid()}"
-        base.write_text(dump_config(plan.base), encoding="utf-8")
-        base.replace(self.path / "base.yaml")
+        self._write_base(plan)
         values = {k: v for k, v in asdict(plan).items() if k != "base"}
         aside = self.path / f".study.json.{os.getpid()}"
         write_json(aside, {"version": VERSION, "kind": "compare", **values})
@@ -149,6 +150,11 @@ class ComparisonFolder:
             return  # another machine was first
         finally:
             aside.unlink()
+
+    def _write_base(self, plan: Plan) -> None:
+        aside = self.path / f".base.yaml.{os.getpid()}"
+        aside.write_text(dump_config(plan.base), encoding="utf-8")
+        aside.replace(self.path / "base.yaml")
 
     def _check_free(self) -> None:
         """Refuse what is not ours; a comparison killed before its `study.json` was there is."""
