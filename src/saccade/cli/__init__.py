@@ -29,7 +29,7 @@ COMMANDS = {
     "compare": "Train several attentions alike and say which is better.",
     "tune": "Search a recipe's settings by validation accuracy.",
     "list": "List models, attentions, datasets or recipes.",
-    "report": "Write a page about finished runs: tables, figures, what can be claimed.",
+    "report": "Write a page about finished runs.",
     "bench": "Measure attention and models beside their peers.",
     "analyze": "Analyse TaylorShift: when it pays, how it scales, how near softmax it is.",
     "data": "Fetch and check data sets.",

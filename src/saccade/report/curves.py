@@ -111,8 +111,8 @@ def _curves(
 
 
 def _accuracy_limits(courses: Sequence[Course]) -> tuple[float, float]:
-    """From below the first quarter of the epochs, where the curves part, to just above the top."""
-    later = [value for own in courses for value in own.low[len(own.low) // 4 :]]
+    """From just below the means after a third of the epochs, where curves part, to the top."""
+    later = [value for own in courses for value in own.mean[len(own.mean) // 3 :]]
     low, high = min(later), max(value for own in courses for value in own.high)
     room = max(0.005, 0.06 * (high - low))
     return max(0.0, low - room), min(1.0 + room, high + room)

@@ -110,7 +110,12 @@ def _facts(evidence: Evidence, found: Findings, dataset: str) -> list[tuple[str,
         ("training time", _duration(seconds)),
     ]
     recipe = evidence.study.get("recipe")
-    return [*([("recipe", plain(recipe))] if recipe else []), *facts]
+    gaps = len(evidence.left_out)
+    return [
+        *([("recipe", plain(recipe))] if recipe else []),
+        *facts,
+        *([("left out", f"{gaps}, listed at the end")] if gaps else []),
+    ]
 
 
 def _duration(seconds: float) -> str:
@@ -176,7 +181,7 @@ def _cost(story: Story) -> Iterator[Block]:
             f"accuracy_{name}",
             f"Accuracy against {name}",
             f"Accuracy against {label}{bars}. Rings and the dashed line mark the front: no other "
-            "is both more accurate and cheaper.",
+            "was both more accurate and cheaper, whether or not the difference can be claimed.",
             drawing,
         )
         for name, key, label, more in (

@@ -42,7 +42,7 @@ def summary_table(found: Findings) -> Table:
     big = max((row.flops or 0 for row in found.rows), default=0) >= GIGA
     columns = (
         Column("attention", _heading(found), is_number=False),
-        Column("runs", "runs"),
+        Column("runs", "runs" if len({row.runs for row in found.rows}) > 1 else ""),
         Column(
             "accuracy", f"{found.measure} [95{GLUE}%]" if found.has_intervals else found.measure
         ),
@@ -78,7 +78,7 @@ def _note(found: Findings) -> str:
 
 
 def _latency(batch: int | None) -> str:
-    return f"ms, batch {batch}" if batch else "latency, ms"
+    return f"ms, batch{GLUE}{batch}" if batch else "latency, ms"
 
 
 def _heading(found: Findings) -> str:
