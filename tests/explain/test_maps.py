@@ -155,6 +155,15 @@ def test_pieces_make_the_whole(method: maps.Method, monkeypatch: pytest.MonkeyPa
     torch.testing.assert_close(attention_maps(model, images, method=method).summary, whole.summary)
 
 
+def test_half_precision_is_summed_in_float32() -> None:
+    model, images = small_model("taylorshift", **POOLINGS["avg"]), pictures()
+    exact = rollout(model, images)
+    found = rollout(model.bfloat16(), images.bfloat16())
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.sum(1), torch.ones(2), atol=0.01, rtol=0)
+    assert relative_error(found, exact.double()) < 0.05
+
+
 def test_samples_do_not_see_each_other() -> None:
     model, images = small_model("performer").double(), pictures(3).double()
     together = attention_maps(model, images, method="gradient").summary

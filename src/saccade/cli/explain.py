@@ -134,11 +134,11 @@ def _draw_images(
 ) -> None:
     from saccade.bench.output import check_folder
     from saccade.explain.figures import draw_explanations
-    from saccade.explain.inputs import check_same_data
+    from saccade.explain.inputs import check_same_images
     from saccade.explain.look import save
 
     names = explainers[0].album.find(words)
-    check_same_data([explainer.album for explainer in explainers], names)
+    check_same_images([explainer.album for explainer in explainers], names)
     check_folder(out)
     stems, bad = _stems(names), 0
     for name in _progress(names):

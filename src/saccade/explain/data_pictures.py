@@ -53,7 +53,7 @@ def data_pictures(
         weights: `best` or `last`; the run's own choice by default.
         device: `auto`, `cpu` or `cuda`.
     """
-    config, name = run.config(), run.path.resolve().name
+    config, name = run.config(), run.path.absolute().name
     splits = load_splits(config.data)
     yield _samples(name, config, splits)
     predictions = read_predictions(run, splits.test, weights=weights, device=device)

@@ -95,7 +95,7 @@ class Explainer:
         depth = len(self.model.blocks)
         self.layers = choose("layers", spread(depth) if layers is None else layers, depth)
         self.heads = choose("heads", heads, self.model.config.num_heads)
-        self.method, self.name = method, run.path.resolve().name
+        self.method, self.name = method, run.path.absolute().name
         self.album = Album(run, self._predictor.info)
 
     def explain(self, picture: Picture) -> Explanation:

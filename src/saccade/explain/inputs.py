@@ -19,7 +19,7 @@ from saccade.errors import ConfigError, DataError
 from saccade.runs import RunFolder
 from saccade.train.pictures import find_pictures, normalise, open_picture
 
-__all__ = ["Album", "Picture", "check_same_data", "pixels_at", "shown"]
+__all__ = ["Album", "Picture", "check_same_images", "pixels_at", "shown"]
 
 PLACE = re.compile(r"(train|val|test):(\d+)(?:-(\d+))?")
 
@@ -65,13 +65,17 @@ class Album:
 
     def open(self, name: str) -> Picture:
         """Read the image of one name that `find` gave."""
-        place = PLACE.fullmatch(name)
-        if place is None:
+        if not PLACE.fullmatch(name):
             return Picture(name, open_picture(name, self.info))
-        split: Split = getattr(self.splits, place[1])
-        index = int(place[2])
-        image = normalise(pixels_at(split, index), self.info)
-        return Picture(name, image, int(split.labels[index]))
+        pixels, label = self.look_up(name)
+        return Picture(name, normalise(pixels, self.info), label)
+
+    def look_up(self, place: str) -> tuple[Tensor, int]:
+        """The uint8 pixels (C, H, W) and the class at a place in the data."""
+        [place] = self.find([place])
+        part, index = place.split(":")
+        split: Split = getattr(self.splits, part)
+        return pixels_at(split, int(index)), int(split.labels[int(index)])
 
     def _places(self, word: str, part: str, first: str, last: str | None) -> list[str]:
         count = len(getattr(self.splits, part))
@@ -82,15 +86,17 @@ class Album:
         return [f"{part}:{index}" for index in wanted]
 
 
-def check_same_data(albums: Sequence[Album], names: Iterable[str]) -> None:
-    """Refuse places in the data where the runs do not share it: they would not be one image."""
-    places = [name for name in names if PLACE.fullmatch(name)]
-    first, *others = (album.run.config().data for album in albums)
-    if places and any(other != first for other in others):
-        raise ConfigError(
-            f"IMAGE {places[0]!r} is not one image: the runs have other data sets or splits; "
-            "give image files"
-        )
+def check_same_images(albums: Sequence[Album], names: Iterable[str]) -> None:
+    """Refuse a place in the data that holds one image for one run and another for the next."""
+    first, *others = albums
+    for name in names if others else ():
+        if PLACE.fullmatch(name):
+            pixels, _ = first.look_up(name)
+            if not all(torch.equal(pixels, album.look_up(name)[0]) for album in others):
+                raise ConfigError(
+                    f"IMAGE {name!r} is not the same image for both runs: their data differs; give "
+                    "image files"
+                )
 
 
 def pixels_at(split: Split, index: int) -> Tensor:

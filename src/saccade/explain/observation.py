@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from saccade.errors import ConfigError
 from saccade.layers import MultiHeadAttention
 from saccade.models import VisionTransformer
+from saccade.ops.arguments import compute_dtype
 
 __all__ = ["LayerInput", "Observation", "check_model", "observe"]
 
@@ -147,7 +148,8 @@ def _watched(
 def _readout(model: VisionTransformer, like: Tensor, seen: dict[nn.Module, Tensor]) -> Tensor:
     """The share of every token in the pooled features, (B, N)."""
     prefix = model.num_prefix_tokens
-    shares = like.new_zeros(len(like), prefix + model.patch_embed.num_patches)
+    tokens = prefix + model.patch_embed.num_patches
+    shares = like.new_zeros(len(like), tokens, dtype=compute_dtype(like.dtype))
     if model.config.global_pool == "token":
         shares[:, 0] = 1
     elif model.attn_pool is None:
