@@ -133,7 +133,10 @@ class ApproximationFindings(Findings):
         return found
 
     def departures(self, attention: str) -> dict[float, float | None]:
-        """Limit -> score magnitude from which more attention than that is misplaced."""
+        """Limit -> score magnitude from which more attention than that is misplaced.
+
+        0 where it is at every magnitude measured, None where it is at none.
+        """
         curve = {x: row.misplaced for x, row in self.curve("spread", attention).items()}
         return {limit: _reaches(curve, limit) for limit in LIMITS}
 
@@ -154,7 +157,7 @@ class ApproximationFindings(Findings):
         """One table a sweep, and where each attention departs."""
         columns = ("attention", *(f"{limit:.0%} misplaced from" for limit in LIMITS))
         lines = [
-            [name, *("-" if x is None else number(x) for x in self.departures(name).values())]
+            [name, *(_tell(spread) for spread in self.departures(name).values())]
             for name in self.attentions()
         ]
         departures = Table("Score magnitude from which attention is misplaced", columns, lines)
@@ -186,11 +189,20 @@ class ApproximationFindings(Findings):
         return draw_approximation(self, stem)
 
 
+def _tell(spread: float | None) -> str:
+    if spread is None:
+        return "-"
+    return number(spread) if spread > 0 else f"<= {number(min(SPREADS))}"
+
+
 def _reaches(curve: Mapping[float, float], limit: float) -> float | None:
-    """Where a curve passes a limit for the first time, straight between points on log axes."""
+    """Where a curve passes a limit for the first time, straight between points on log axes.
+
+    0 where it is above the limit from the start, None where it stays below.
+    """
     leads = {x: log(max(y, 1e-12) / limit) for x, y in curve.items()}
-    if not leads or leads[min(leads)] > 0:
-        return None
+    if leads and leads[min(leads)] > 0:
+        return 0.0
     found = all_crossings(leads)
     return found[0] if found else None
 

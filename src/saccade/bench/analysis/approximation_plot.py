@@ -88,20 +88,28 @@ def _draw_spreads(axes: Any, findings: ApproximationFindings) -> None:
             **look,
         )
     _mark_departures(axes, findings)
+    axes.annotate(
+        "default random features are no\nnearer to softmax than no attention",
+        (0.35, 15),
+        (0.07, 35),
+        arrowprops={"arrowstyle": "->", "color": COLOURS[0]},
+        fontsize=8.5,
+        color=COLOURS[0],
+    )
     axes.set_xscale("log", base=2)
     axes.set_xticks([1 / 16, 1 / 4, 1, 4], ["1/16", "1/4", "1", "4"])
-    _percent(axes, "score magnitude (standard deviation of the scores)")
+    _percent(axes, "score magnitude (standard deviation of the scores)", lowest=0.03)
     axes.set_title("2. The larger the scores, the farther from softmax", fontsize=11, loc="left")
-    axes.legend(frameon=False, fontsize=8.5, loc="upper left")
+    axes.legend(frameon=False, fontsize=8.5, loc="lower right")
 
 
 def _mark_departures(axes: Any, findings: ApproximationFindings) -> None:
     for limit, spread in findings.departures("taylor").items():
-        if spread is not None and limit in (0.01, 0.1):
+        if spread and limit in (0.01, 0.1):
             axes.annotate(
                 f"Taylor: {limit:.0%} misplaced\nat magnitude {spread:.2g}",
                 (spread, 100 * limit),
-                (14, -6),
+                (14, -4),
                 textcoords="offset points",
                 fontsize=8.5,
                 color=COLOURS[1],
@@ -116,44 +124,26 @@ def _draw_features(axes: Any, findings: ApproximationFindings) -> None:
         if not curve:
             continue
         xs = sorted(curve)
-        label = f"Performer, score magnitude {spread:g}"
-        axes.plot(
-            xs,
-            [100 * curve[x].misplaced for x in xs],
-            color=colour,
-            marker="^",
-            markersize=4,
-            label=label,
+        ys = [100 * curve[x].misplaced for x in xs]
+        axes.plot(xs, ys, color=colour, marker="^", markersize=4)
+        axes.text(
+            xs[-1] * 1.15, ys[-1], f"scores {spread:g}", va="center", color=colour, fontsize=8.5
         )
         low, high = ([100 * getattr(curve[x], p) for x in xs] for p in ("p20", "p80"))
         axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
         taylor = findings.curve("spread", "taylor").get(spread)
         if taylor is not None:
             axes.axhline(100 * taylor.misplaced, color=COLOURS[1], linewidth=1, linestyle=":")
-            axes.text(
-                5000,
-                100 * taylor.misplaced,
-                f" Taylor\n at {spread:g}",
-                va="center",
-                fontsize=8,
-                color=COLOURS[1],
-            )
+            words = f"Taylor, scores {spread:g}"
+            axes.text(8, 104 * taylor.misplaced, words, va="bottom", fontsize=8.5, color=COLOURS[1])
     default = default_num_features(32)
     axes.axvline(default, color="#555555", linewidth=0.8, linestyle=(0, (4, 2)))
-    axes.text(
-        default * 1.07,
-        0.97,
-        f"default,\nM = {default}",
-        fontsize=8.5,
-        va="top",
-        transform=axes.get_xaxis_transform(),
-        color="#555555",
-    )
+    axes.text(default * 1.07, 4, f"default,\nM = {default}", fontsize=8.5, color="#555555")
     axes.set_xscale("log", base=2)
+    axes.set_xlim(6.5, 12000)
     axes.set_xticks([8, 64, 512, 4096], ["8", "64", "512", "4096"])
-    _percent(axes, "random features M (D = 32)")
-    axes.set_title("3. More random features help, slowly", fontsize=11, loc="left")
-    axes.legend(frameon=False, fontsize=8.5, loc="lower left")
+    _percent(axes, "random features M (D = 32)", lowest=1)
+    axes.set_title("3. More random features help the Performer, slowly", fontsize=11, loc="left")
 
 
 def _draw_sizes(axes: Any, findings: ApproximationFindings) -> None:
@@ -175,16 +165,15 @@ def _draw_sizes(axes: Any, findings: ApproximationFindings) -> None:
             )
     axes.set_xscale("log", base=2)
     axes.set_xticks([8, 32, 128, 512, 2048], ["8", "32", "128", "512", "2048"])
-    _percent(axes, "tokens N, or head dim D (score magnitude 1)")
-    axes.set_title("4. Neither N nor D matters much for Taylor", fontsize=11, loc="left")
-    axes.legend(frameon=False, fontsize=8.5, loc="upper right")
+    _percent(axes, "tokens N, or head dim D (score magnitude 1)", lowest=3)
+    axes.set_title("4. N and D do not matter for Taylor", fontsize=11, loc="left")
+    axes.legend(frameon=False, fontsize=8.5, loc="lower right")
 
 
-def _percent(axes: Any, label: str) -> None:
+def _percent(axes: Any, label: str, *, lowest: float) -> None:
+    ticks = [tick for tick in (0.03, 0.1, 0.3, 1, 3, 10, 30, 100) if tick >= lowest]
     axes.set_yscale("log")
-    ticks = [0.1, 0.3, 1, 3, 10, 30, 100]
-    low, high = axes.get_ylim()
-    shown = [tick for tick in ticks if low <= tick <= max(high, 100)]
-    axes.set_yticks(shown, [f"{tick:g} %" for tick in shown])
+    axes.set_ylim(0.9 * lowest, 115)
+    axes.set_yticks(ticks, [f"{tick:g} %" for tick in ticks])
     axes.set_ylabel("misplaced attention")
     axes.set_xlabel(label)

@@ -83,7 +83,7 @@ def find_crossing(rival: Samples, ours: Samples) -> Crossing:
         for i in range(DRAWS)
     ]
     low, high = np.quantile(starts, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
-    return _crossing(grid, start, changes, float(low), float(high))
+    return _crossing(grid, start, changes, low if low > grid[0] else None, high)
 
 
 def bracket_crossing(
@@ -95,21 +95,21 @@ def bracket_crossing(
         return Crossing("not measured")
     leads = {n: _lead(rival[n], ours[n]) for n in grid}
     start = _start(leads, tie)
-    below = [n for n in grid if n <= start] or grid[:1]
-    above = [n for n in grid if n >= start] or grid[-1:]
-    return _crossing(
-        grid, start, tuple(all_crossings(leads, tie=tie)), float(below[-1]), float(above[0])
-    )
+    before = [n for n in grid if n <= start and leads[n] < -tie]
+    after = [n for n in grid if n >= start and leads[n] > tie]
+    changes = tuple(all_crossings(leads, tie=tie))
+    return _crossing(grid, start, changes, max(before, default=None), min(after, default=inf))
 
 
 def _crossing(
-    grid: list[int], start: float, changes: tuple[float, ...], low: float, high: float
+    grid: list[int], start: float, changes: tuple[float, ...], low: float | None, high: float
 ) -> Crossing:
     ends = {"first_tokens": grid[0], "last_tokens": grid[-1]}
+    least, most = (None if x is None or not isfinite(x) else float(x) for x in (low, high))
     if start == inf:
-        return Crossing("behind to the end", None, _finite(low), None, changes, **ends)
+        return Crossing("behind to the end", None, least, None, changes, **ends)
     verdict: Verdict = "crosses" if changes else "ahead from the start"
-    return Crossing(verdict, start, low if low > grid[0] else None, _finite(high), changes, **ends)
+    return Crossing(verdict, start, least, most, changes, **ends)
 
 
 def _start(leads: Mapping[X, float], tie: float) -> float:
@@ -136,7 +136,3 @@ def _lead(rival: float, ours: float) -> float:
 def _drawn_medians(samples: Sequence[float], generator: np.random.Generator) -> Any:
     drawn = generator.choice(np.asarray(samples), size=(DRAWS, len(samples)))
     return np.median(drawn, axis=1)
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None

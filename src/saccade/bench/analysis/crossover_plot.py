@@ -48,13 +48,25 @@ def draw_crossover(findings: CrossoverFindings, stem: Path) -> list[Path]:
     for i, measure in enumerate(("time", "memory")):
         axes = figure.add_subplot(grid[2, len(dims) * i : len(dims) * (i + 1)])
         _draw_crossings(axes, findings, measure)
-    figure.axes[0].legend(frameon=False, fontsize=7.5, loc="lower left")
+    _add_legend(figure)
     name = findings.environment.get("device_name", "")
     figure.suptitle(
         f"From how many tokens on linear time pays: {name}, {findings.dtype}, forward", fontsize=12
     )
-    figure.tight_layout(rect=(0, 0, 1, 0.985))
+    figure.tight_layout(rect=(0, 0.035, 1, 0.985))
     return save_figure(figure, stem)
+
+
+def _add_legend(figure: Any) -> None:
+    """The lines of the upper panels, and what the grey ones mean."""
+    from matplotlib.lines import Line2D
+
+    lines, names = figure.axes[0].get_legend_handles_labels()
+    grey: dict[str, Any] = {"D(D+1)/2": "-", "D²": FORMS["published"]}
+    for words, style in grey.items():
+        lines.append(Line2D([], [], color="#999999", linestyle=style))
+        names.append(f"theory, {words} features")
+    figure.legend(lines, names, loc="lower center", ncols=len(names), frameon=False, fontsize=8.5)
 
 
 def _lines(points: list[Point]) -> dict[str, list[Point]]:

@@ -68,7 +68,7 @@ def _draw_panel(axes: Any, name: str, findings: ScalingFindings) -> None:
     axes.set_yscale("log")
     tidy(axes)
     law = laws.get("unit", {}).get(name)
-    told = "" if law is None else f"\nunit rows: N^{law.tokens:.2f} d^{law.dim:.2f}"
+    told = "" if law is None else f"\nunit rows: $N^{{{law.tokens:.2f}}}\\ d^{{{law.dim:.2f}}}$"
     axes.set_title(name + told.replace("-0.00", "0.00"), fontsize=10)
 
 

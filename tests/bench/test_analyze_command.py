@@ -1,0 +1,76 @@
+"""`saccade analyze` in a real process: files, JSON, Ctrl-C, mistakes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "saccade", "analyze"]
+
+
+def test_crossover_writes_what_it_prints(tmp_path):
+    options = ["crossover", "--d", "8", "--seconds", "1", "--device", "cpu", "--threads", "1"]
+    done = subprocess.run(
+        [*COMMAND, *options, "--json", "--out", str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["format"] == "saccade.analyze.crossover"
+    assert document["complete"] is True
+    assert document["points"]
+    files = {path.suffix: path for path in tmp_path.glob("crossover_cpu_*")}
+    assert set(files) == {".json", ".md", ".png", ".svg"}
+    assert json.loads(files[".json"].read_text()) == document
+    assert f"]({files['.png'].name})" in files[".md"].read_text()
+    assert "Ahead in time from N" in files[".md"].read_text()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "approximation",
+        pytest.param("crossover", marks=pytest.mark.slow),
+        pytest.param("scaling", marks=pytest.mark.slow),
+    ],
+)
+def test_ctrl_c_keeps_what_there_is(command, tmp_path):
+    process = subprocess.Popen(
+        [*COMMAND, command, "--device", "cpu", "--json", "--out", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
+    )
+    assert process.stderr.readline().startswith("[")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    document = json.loads(out)
+    assert document["complete"] is False
+    assert document.get("rows", document.get("points"))
+    (path,) = tmp_path.glob(f"{command}_cpu_*_partial.json")
+    assert json.loads(path.read_text()) == document
+    assert "Interrupted" in path.with_suffix(".md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("crossover --d 0", "d=0; expected at least 1"),
+        ("crossover --d many", "--d 'many'; expected integers"),
+        ("scaling --device tpu", "device='tpu'; accepted: auto, cpu, cuda"),
+        ("approximation --out /proc/nowhere", "--out /proc/nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, told, monkeypatch, capsys):
+    from saccade.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["saccade"])
+    with pytest.raises(SystemExit) as stop:
+        main(["analyze", *arguments.split()])
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
