@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Muon, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from saccade.config import OptimConfig
+from saccade.train.muon import BatchedMuon, MaskedMuon
 
 __all__ = ["Lion", "build_optimisers", "hidden_matrices", "undecayed", "update_learning_rate"]
 
@@ -56,23 +57,6 @@ class Lion(Optimizer):
         momentum.copy_(decayed)
 
 
-class MaskedMuon(Muon):
-    """torch's Muon that puts the weights back where a gradient was not finite."""
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of Muon, undone on the device while `found_inf` is 1."""
-        found_inf = getattr(self, "found_inf", None)
-        if found_inf is None:
-            return super().step(closure)  # type: ignore[no-untyped-call, no-any-return]
-        params = [p for group in self.param_groups for p in group["params"]]
-        before = [p.clone() for p in params]
-        loss = super().step(closure)  # type: ignore[no-untyped-call]
-        for p, old in zip(params, before, strict=True):
-            p.copy_(torch.where(found_inf > 0, old, p))
-        return loss  # type: ignore[no-any-return]
-
-
 def undecayed(model: nn.Module) -> set[str]:
     """Names of the parameters that weight decay spares: vectors, and what the model lists."""
     listed: set[str] = getattr(model, "no_weight_decay", set)()
@@ -109,7 +93,8 @@ def build_optimisers(
         "base_lr": optim.muon_lr,
         "weight_decay": optim.weight_decay,
     }
-    muon = MaskedMuon([group], lr=optim.muon_lr, momentum=optim.momentum, nesterov=optim.nesterov)
+    kind = BatchedMuon if fused else MaskedMuon
+    muon = kind([group], lr=optim.muon_lr, momentum=optim.momentum, nesterov=optim.nesterov)
     return [muon, _build("adamw", _groups(rest, undecayed(model), optim), optim, fused)]
 
 
