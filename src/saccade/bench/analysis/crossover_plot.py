@@ -33,7 +33,7 @@ PAIRS: dict[tuple[str, str], tuple[str, str, str]] = {
 
 def draw_crossover(findings: CrossoverFindings, stem: Path) -> list[Path]:
     """Write `stem`.png and `stem`.svg; nothing where there are no points."""
-    dims = findings.head_dims()
+    dims, found = findings.head_dims(), findings.comparisons()
     if not dims:
         return []
     figure = new_figure(14, 11.5)
@@ -42,12 +42,12 @@ def draw_crossover(findings: CrossoverFindings, stem: Path) -> list[Path]:
         points = [p for p in findings.points if p.head_dim == dim]
         for row, draw in enumerate((_draw_throughput, _draw_memory)):
             axes = figure.add_subplot(grid[row, 2 * i : 2 * i + 2])
-            draw(axes, points, [c for c in findings.comparisons() if c.head_dim == dim])
+            draw(axes, points, [c for c in found if c.head_dim == dim])
             _finish_panel(axes, points, first=i == 0)
         figure.axes[2 * i].set_title(f"D = {dim}", fontweight="bold")
     for i, measure in enumerate(("time", "memory")):
         axes = figure.add_subplot(grid[2, len(dims) * i : len(dims) * (i + 1)])
-        _draw_crossings(axes, findings, measure)
+        _draw_crossings(axes, dims, [c for c in found if c.measure == measure], measure)
     _add_legend(figure)
     name = findings.environment.get("device_name", "")
     figure.suptitle(
@@ -131,9 +131,8 @@ def _finish_panel(axes: Any, points: list[Point], *, first: bool) -> None:
         axes.set_ylabel("")
 
 
-def _draw_crossings(axes: Any, findings: CrossoverFindings, measure: str) -> None:
+def _draw_crossings(axes: Any, dims: list[int], found: list[Comparison], measure: str) -> None:
     """Theory as lines over D, crossings as marks with their intervals."""
-    dims = findings.head_dims()
     threshold = speed_threshold if measure == "time" else memory_threshold
     symbol = "N0" if measure == "time" else "N1"
     fine = [dims[0] * (dims[-1] / dims[0]) ** (i / 40) for i in range(41)]
@@ -141,11 +140,10 @@ def _draw_crossings(axes: Any, findings: CrossoverFindings, measure: str) -> Non
         label = f"{symbol}, {'D(D+1)/2' if symmetric else 'D²'} features"
         ys = [threshold(round(d), symmetric=symmetric) for d in fine]
         axes.plot([round(d) for d in fine], ys, color="#999999", linestyle=line, label=label)
-    pairs = [key for key in PAIRS if any((c.form, c.rival) == key for c in findings.comparisons())]
+    pairs = [key for key in PAIRS if any((c.form, c.rival) == key for c in found)]
     for place, key in enumerate(pairs):
         shift = 1 + 0.04 * (place - (len(pairs) - 1) / 2)
-        own = [c for c in findings.comparisons() if (c.form, c.rival) == key]
-        _draw_marks(axes, [c for c in own if c.measure == measure], key, shift)
+        _draw_marks(axes, [c for c in found if (c.form, c.rival) == key], key, shift)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xticks(dims, [str(d) for d in dims])
