@@ -73,6 +73,18 @@ def test_attention_dropout_on_one_side_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "study").exists()
 
 
+def test_what_no_run_could_do_here_is_refused_before_any_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = tiny_plan(tmp_path, "train.precision=fp16", "train.device=cpu")
+    with pytest.raises(ConfigError, match=r"fp16.* needs a GPU"):
+        compare(half, tmp_path / "study", quiet=True)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="use --jobs, not torchrun"):
+        compare(tiny_plan(tmp_path), tmp_path / "study", quiet=True)
+    assert not (tmp_path / "study").exists()
+
+
 def test_attention_dropout_on_all_sides_is_fair(tmp_path: Path) -> None:
     words = ["model.overrides.attn_drop_rate=0.1", "train.epochs=1", "data.num_train=60"]
     plan = tiny_plan(tmp_path, *words, attentions=("softmax", "taylor"), seeds=1)

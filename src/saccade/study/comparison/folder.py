@@ -117,7 +117,7 @@ class ComparisonFolder:
         if (run.path / "summary.json").exists():
             return "finished"
         status = run.status()
-        failed = status.get("state") in ("failed", "stopped") and status["updated"] >= since
+        failed = status.get("state") == "failed" and status["updated"] >= since
         return "failed" if failed else "waiting"
 
     def finished(self) -> list[Job]:
@@ -125,7 +125,9 @@ class ComparisonFolder:
         return [job for job in self.plan.jobs() if self.state(job) == "finished"]
 
     def note_failure(self, job: Job, message: str) -> None:
-        """Write down a failure that the run itself could not."""
+        """Write down a failure that the run itself could not, where there is a run."""
+        if not self.run(job).exists():
+            return
         status = {**self.run(job).status(), "state": "failed", "message": message}
         self.run(job).write("status.json", {**status, "updated": time.time()})
 

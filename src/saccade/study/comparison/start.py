@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
 
-from saccade.data import load_splits
+from saccade.data import DatasetInfo, load_splits
 from saccade.errors import ConfigError, Preempted, SaccadeError, TrainingError
 from saccade.study.comparison.fairness import check_models, check_run
 from saccade.study.comparison.folder import ComparisonFolder
@@ -17,6 +18,8 @@ from saccade.study.comparison.progress import Watcher
 from saccade.study.comparison.results import collect
 from saccade.study.comparison.work import work
 from saccade.study.workers import run_workers
+from saccade.train.distributed import connect
+from saccade.train.machine import set_up_machine
 from saccade.train.stops import stop_signals
 
 __all__ = ["compare"]
@@ -49,11 +52,7 @@ def compare(
         TrainingError: Worker processes died and runs are missing.
         Preempted: A signal asked to stop; `resume` goes on.
     """
-    if jobs < 1:
-        raise ConfigError(f"jobs={jobs}: wants at least 1")
-    first = plan.config(plan.jobs()[0])
-    info = load_splits(first.data).info
-    check_models(plan, info)
+    info = _check_here(plan, jobs)
     folder = ComparisonFolder.start(out, plan, resume=resume)
     for job in plan.jobs():
         if folder.run(job).exists():
@@ -74,6 +73,20 @@ def compare(
     results = _write(folder)
     _judge(codes, folder, since)
     return results
+
+
+def _check_here(plan: Plan, jobs: int) -> DatasetInfo:
+    """See that every run could start on this machine; the facts about its data."""
+    if jobs < 1:
+        raise ConfigError(f"jobs={jobs}: wants at least 1")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("a comparison starts its own processes: use --jobs, not torchrun")
+    first = plan.config(plan.jobs()[0])
+    set_up_machine(first)
+    connect(first.train.device)
+    info = load_splits(first.data).info
+    check_models(plan, info)
+    return info
 
 
 def _work(folder: ComparisonFolder, jobs: int, since: float) -> list[int]:
