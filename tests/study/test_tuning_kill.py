@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -21,11 +21,24 @@ TRIALS, EPOCHS = 4, 4
 LONG = (f"train.epochs={EPOCHS}", "tune.pruner=none", "run.checkpoint_every_steps=3")
 
 
-def start_workers(out: Path) -> list[BaseProcess]:
-    workers = [PROCESSES.Process(target=work_and_exit, args=(out,)) for _ in range(2)]
-    for worker in workers:
+@pytest.fixture
+def start() -> Iterator[Callable[[Path], BaseProcess]]:
+    """Start workers; those still there at the end are killed."""
+    started: list[BaseProcess] = []
+
+    def start_one(out: Path) -> BaseProcess:
+        worker = PROCESSES.Process(target=work_and_exit, args=(out,))
         worker.start()
-    return workers
+        started.append(worker)
+        return worker
+
+    yield start_one
+    for worker in started:
+        worker.kill()
+        worker.join()
+
+
+Start = Callable[[Path], BaseProcess]
 
 
 def wait_until(met: Callable[[], bool]) -> None:
@@ -35,10 +48,15 @@ def wait_until(met: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def under_way(folder: TuningFolder) -> list[int]:
-    """Trials that have a checkpoint and are not finished."""
-    numbers = [number for number in range(TRIALS) if folder.run(number).checkpoints()]
-    return [number for number in numbers if not folder.run(number).summary()]
+def under_way(folder: TuningFolder) -> dict[int, int]:
+    """Trials that have begun and are not finished, and the step of their newest checkpoint."""
+    runs = {number: folder.run(number) for number in range(TRIALS)}
+    begun = {n: run for n, run in runs.items() if run.environment() and not run.summary()}
+    return {n: run.checkpoints()[-1].step if run.checkpoints() else 0 for n, run in begun.items()}
+
+
+def both_have_saved(folder: TuningFolder) -> bool:
+    return len(steps := under_way(folder)) == 2 and all(steps.values())
 
 
 def finished(folder: TuningFolder) -> dict[int, float]:
@@ -48,7 +66,7 @@ def finished(folder: TuningFolder) -> dict[int, float]:
 
 
 def assert_each_was_run_once(
-    folder: TuningFolder, before: dict[int, float], interrupted: list[int]
+    folder: TuningFolder, before: dict[int, float], interrupted: dict[int, int]
 ) -> None:
     trials = folder.load().get_trials()
     assert [trial.number for trial in trials] == list(range(TRIALS))
@@ -58,38 +76,40 @@ def assert_each_was_run_once(
         assert epochs_of(run) == list(range(1, EPOCHS + 1))
         assert sorted(trial.intermediate_values) == epochs_of(run)
         assert trial.value == run.summary()["val_accuracy_best"]
-        resumed = [start["step"] > 0 for start in run.environment()["resumed"]]
-        assert resumed == [True] * (number in interrupted)
+        resumed_at = [start["step"] for start in run.environment()["resumed"]]
+        assert resumed_at == [step for n, step in interrupted.items() if n == number]
     assert before.items() <= finished(folder).items()
 
 
 @pytest.mark.parametrize("storage", ["sqlite", pytest.param("journal", marks=pytest.mark.slow)])
-def test_two_workers_killed_in_the_middle(tmp_path: Path, storage: str) -> None:
+def test_two_workers_killed_in_the_middle(tmp_path: Path, start: Start, storage: str) -> None:
     folder = start_tiny(tmp_path / "study", *LONG, trials=TRIALS, storage=storage)
-    workers = start_workers(folder.path)
-    wait_until(lambda: bool(finished(folder)) and len(under_way(folder)) == 2)
+    workers = [start(folder.path), start(folder.path)]
+    wait_until(lambda: bool(finished(folder)) and both_have_saved(folder))
     for worker in workers:
         os.kill(worker.pid, signal.SIGKILL)
+    for worker in workers:
         worker.join()
     before, interrupted = finished(folder), under_way(folder)
     assert 0 < len(before) < TRIALS
     assert interrupted
-    workers = start_workers(folder.path)
+    workers = [start(folder.path), start(folder.path)]
     for worker in workers:
         worker.join(120)
     assert [worker.exitcode for worker in workers] == [0, 0], (tmp_path / "stderr").read_text()
     assert_each_was_run_once(folder, before, interrupted)
 
 
-def test_the_other_worker_takes_over_a_killed_ones_trial(tmp_path: Path) -> None:
+def test_the_other_worker_takes_over_a_killed_ones_trial(tmp_path: Path, start: Start) -> None:
     folder = start_tiny(tmp_path / "study", *LONG, trials=TRIALS)
-    victim, survivor = start_workers(folder.path)
-    wait_until(lambda: len(under_way(folder)) == 2)
+    victim, survivor = start(folder.path), start(folder.path)
+    wait_until(lambda: both_have_saved(folder))
     os.kill(victim.pid, signal.SIGKILL)
     victim.join()
     survivor.join(120)
     assert survivor.exitcode == 0
-    resumed = [n for n in range(TRIALS) if folder.run(n).environment()["resumed"]]
+    starts = {n: folder.run(n).environment()["resumed"] for n in range(TRIALS)}
+    resumed = {n: rows[0]["step"] for n, rows in starts.items() if rows}
     assert len(resumed) == 1
     assert_each_was_run_once(folder, {}, resumed)
 
@@ -121,7 +141,7 @@ def test_tool_with_two_jobs(
     folder = TuningFolder(tmp_path / "study")
     words = (recipe, "--trials", TRIALS, "--jobs", 2, "--out", folder.path, "--resume")
     process = command(*words)
-    wait_until(lambda: bool(finished(folder)) and len(under_way(folder)) == 2)
+    wait_until(lambda: bool(finished(folder)) and any(under_way(folder).values()))
     workers = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
     assert process.wait(60) == code
@@ -133,11 +153,10 @@ def test_tool_with_two_jobs(
     assert_each_was_run_once(folder, before, interrupted)
 
 
-def test_signal_stops_a_worker_and_join_goes_on(tmp_path: Path) -> None:
+def test_signal_stops_a_worker_and_join_goes_on(tmp_path: Path, start: Start) -> None:
     folder = start_tiny(tmp_path / "study", *LONG, "train.epochs=10", trials=1)
-    worker = PROCESSES.Process(target=work_and_exit, args=(folder.path,))
-    worker.start()
-    wait_until(lambda: bool(under_way(folder)))
+    worker = start(folder.path)
+    wait_until(lambda: any(under_way(folder).values()))
     os.kill(worker.pid, signal.SIGTERM)
     worker.join(60)
     assert worker.exitcode == 75
