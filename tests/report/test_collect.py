@@ -140,6 +140,19 @@ def test_runs_of_a_study_that_are_missing(tmp_path: Path) -> None:
     }
 
 
+def test_epochs_that_cannot_be_are_not_drawn(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    for epoch in (0, 3, 1e308, "1", None):
+        run.append_metrics({"kind": "epoch", "epoch": epoch, "val_accuracy": 0.5})
+    assert [row["epoch"] for row in collect(tmp_path).runs[0].epochs] == [1, 2]
+
+
+def test_names_of_a_study_may_be_anything(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    write_record(tmp_path / "study.json", attentions=["x" * 5000, {"a": 1}], seeds=[10**30, None])
+    assert len(collect(tmp_path).left_out) == 4
+
+
 def test_untested_runs_are_not_mixed_with_tested_ones(tmp_path: Path) -> None:
     make_run(tmp_path / "tested")
     make_run(tmp_path / "trial", summary={"test_accuracy": None}, keep_predictions=False)
@@ -150,6 +163,6 @@ def test_untested_runs_are_not_mixed_with_tested_ones(tmp_path: Path) -> None:
 def test_strangers_values() -> None:
     assert plain("a\x00b\nc\ud800") == "a b c"
     assert len(plain("x" * 1000)) == 300
-    wrong = (None, True, "1", float("nan"), float("inf"), [1])
+    wrong = (None, True, "1", float("nan"), float("inf"), -float("inf"), 10**400, [1])
     assert [number(value) for value in wrong] == [None] * len(wrong)
     assert number(json.loads("1")) == 1.0

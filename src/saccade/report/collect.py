@@ -7,8 +7,8 @@ finite, and a run whose files do not fit together is left out with the reason.
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,8 +95,9 @@ def plain(value: object, longest: int = 300) -> str:
 
 def number(value: object) -> float | None:
     """The value where it is a finite number."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) <= sys.float_info.max else None
 
 
 def collect(folder: Path) -> Evidence:
@@ -189,11 +190,16 @@ def _read_run(folder: RunFolder, name: str) -> Run:
         name=name,
         config=config,
         summary=summary,
-        epochs=[row for row in folder.metrics("epoch") if number(row.get("epoch")) is not None],
+        epochs=[row for row in folder.metrics("epoch") if _is_epoch(row, config)],
         environment=folder.environment(),
         class_names=names,
         predictions=_read_predictions(folder.predictions(), len(names)),
     )
+
+
+def _is_epoch(row: Mapping[str, Any], config: Config) -> bool:
+    epoch = number(row.get("epoch"))
+    return epoch is not None and 1 <= epoch <= config.train.epochs
 
 
 def _score(summary: Mapping[str, Any]) -> float | None:
@@ -232,7 +238,7 @@ def _not_started(folder: Path, study: Mapping[str, Any]) -> Iterable[LeftOut]:
         return
     for attention in attentions:
         for seed in seeds:
-            name = plain(f"{attention}/seed-{seed}")
+            name = f"{plain(attention, 80)}/seed-{plain(seed, 20)}"
             place = folder / "runs" / name
             if not any(place.glob("config.yaml")) and not any(place.glob("fold-*/config.yaml")):
                 yield LeftOut(name, "not started")

@@ -245,7 +245,11 @@ def _classes(story: Story) -> Iterator[Block]:
     accuracies = {label: own.accuracy for label, own in counts.items()}
     dots = class_accuracy(accuracies, names, story.series)
     if dots is not None:
-        few = f" The {MOST_CLASSES} classes on which they differ most." if len(names) > 20 else ""
+        few = (
+            f" The {MOST_CLASSES} classes on which they differ most."
+            if len(names) > MOST_CLASSES
+            else ""
+        )
         text = f"Share of each class that was recognised, hardest class first.{few}"
         yield Figures([Figure("class_accuracy", "Accuracy of each class", text, dots)])
     yield (
