@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torchvision_loader import cpu_loader
 
 from saccade.config import AugmentConfig
 from saccade.data import DatasetInfo, Split, make_loader
@@ -99,56 +99,13 @@ def measure_ours(
     return rows
 
 
-class PillowImages(torch.utils.data.Dataset[tuple[Tensor, int]]):
-    """torchvision's way: each image becomes a Pillow image, then a tensor."""
-
-    def __init__(self, split: Split) -> None:
-        from torchvision import transforms
-
-        assert split.images is not None
-        self.pixels = split.images.permute(0, 2, 3, 1).contiguous().numpy()
-        self.labels = split.labels.tolist()
-        area = (ERASE / 32) ** 2
-        self.transform = transforms.Compose(
-            [
-                transforms.RandomCrop(32, padding=PADDING),
-                transforms.RandomHorizontalFlip(),
-                transforms.ToTensor(),
-                transforms.Normalize(MEAN, STD),
-                transforms.RandomErasing(p=1.0, scale=(area, area), ratio=(1, 1)),
-            ]
-        )
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        from PIL import Image
-
-        return self.transform(Image.fromarray(self.pixels[index])), self.labels[index]
-
-
-def mix_batch(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
-    """mixup or cutmix with the rolled batch, one weight for all, as is usual."""
-    images = torch.stack([image for image, _ in samples])
-    targets = torch.nn.functional.one_hot(
-        torch.tensor([t for _, t in samples]), NUM_CLASSES
-    ).float()
-    weight = float(torch.distributions.Beta(ALPHA, ALPHA).sample())
-    other = images.roll(1, 0)
-    if torch.rand(()) < 0.5:
-        images = weight * images + (1 - weight) * other
-    else:
-        side = int(32 * (1 - weight) ** 0.5)
-        top, left = (int(torch.randint(0, 33 - side, ())) for _ in range(2))
-        box = (slice(None), slice(None), slice(top, top + side), slice(left, left + side))
-        images[box] = other[box]
-        weight = 1 - side * side / 1024
-    return images, weight * targets + (1 - weight) * targets.roll(1, 0)
-
-
 def measure_peer(
-    split: Split, batch_size: int, workers: int, device: torch.device, repeats: int
+    split: Split,
+    info: DatasetInfo,
+    batch_size: int,
+    workers: int,
+    device: torch.device,
+    repeats: int,
 ) -> list[dict[str, Any]]:
     """The row of the CPU loader, or none where torchvision does not import."""
     try:
@@ -156,14 +113,8 @@ def measure_peer(
     except Exception as error:  # a torchvision that does not fit torch fails in many ways
         print(f"no torchvision to compare with: {error}", file=sys.stderr)
         return []
-    loader = torch.utils.data.DataLoader(
-        PillowImages(split),
-        batch_size=batch_size,
-        shuffle=True,
-        num_workers=workers,
-        collate_fn=mix_batch,
-        pin_memory=device.type == "cuda",
-        persistent_workers=workers > 0,
+    loader = cpu_loader(
+        split, info, MIX, batch_size=batch_size, workers=workers, pin=device.type == "cuda"
     )
 
     def epoch() -> int:
@@ -226,8 +177,8 @@ def main() -> None:
     rows = []
     for batch_size in arguments.batch_sizes:
         rows += measure_ours(split, info, batch_size, device, repeats)
-    peer_split, _ = synthetic(min(arguments.images, arguments.peer_images))
-    rows += measure_peer(peer_split, 512, arguments.workers, device, repeats)
+    peer_split, info = synthetic(min(arguments.images, arguments.peer_images))
+    rows += measure_peer(peer_split, info, 512, arguments.workers, device, repeats)
     result = {"images": arguments.images, "repeats": repeats, "machine": machine(device)}
     result["rows"] = rows
     hardware = re.sub(

@@ -2,10 +2,11 @@
 
 With s = x.k, x = alpha q, w' = b s + a s^2 and all sums over keys divided by N:
 
-    o = (sum w' v + c sum v) / z,    z = sum w' + c m,    m keys attended to
+    o = (sum w' v + c sum v) / z,    z = sum w' + c m = a x G x + b x.p + c m
     ds = (dy.v + dz) (b + 2 a s),    dv = sum w' dy + c sum dy,    dx = sum ds k,   dk = sum ds x
 
-Normalised rows enter the products as they are; their lengths multiply the scores.
+G = sum k k^T and p = sum k: the row sums z take no part in the loop. Normalised rows enter the
+products as they are; their lengths multiply the scores.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -35,8 +36,17 @@ def _kept(first, limit, mask_ptr, BLOCK: tl.constexpr, MASKED: tl.constexpr):
 
 
 @triton.jit
+def _load_numbers(pointer, inside, EVEN: tl.constexpr):
+    """One number of each row."""
+    places = pointer + tl.arange(0, inside.shape[0])
+    if EVEN:
+        return tl.load(places)
+    return tl.load(places, mask=inside, other=0.0)
+
+
+@triton.jit
 def direct_forward(
-    q_ptr, k_ptr, v_ptr, mask_ptr, temperature_ptr, lengths_ptr, count_ptr, sum_v_ptr,
+    q_ptr, k_ptr, v_ptr, mask_ptr, temperature_ptr, lengths_ptr, count_ptr, moments_ptr,
     out_ptr, total_ptr, heads, queries, keys, D, E,
     qb, qh, qn, qd, kb, kh, kn, kd, vb, vh, vn, vd, scale, a, b, c, floor,
     DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -56,26 +66,32 @@ def direct_forward(
     k_base, v_base = k_ptr + head_offset(bh, heads, kb, kh), v_ptr + head_offset(bh, heads, vb, vh)
     mask_ptr += (bh // heads).to(tl.int64) * keys
     lengths_ptr += bh.to(tl.int64) * keys
+    share = 1.0  # of the keys that are attended to
+    if MASKED:
+        share = tl.load(count_ptr + bh // heads)
+    gram_at = moments_ptr + bh.to(tl.int64) * (DP * EP + DP * DP + DP + EP) + DP * EP
+    gram = tl.load(gram_at + cols[:, None] * DP + cols[None, :]).to(DTYPE)
+    along = tl.dot(x, gram, input_precision=PRECISION) + tl.load(gram_at + DP * DP + cols)[None, :]
+    z = tl.maximum(tl.sum(along * x.to(tl.float32), axis=1) + c * share, floor * share)
+    z = tl.where(z > 0, z, 1.0)
     acc = tl.zeros([ROWS, EP], tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
     for start in range(0, keys, BLOCK):
         inside = _kept(start, keys, mask_ptr, BLOCK, MASKED)
         k = load_rows(k_base, inside, cols, D, kn, kd, EVEN).to(DTYPE)
         v = load_rows(v_base, inside, wide, E, vn, vd, EVEN).to(DTYPE)
         s = tl.dot(x, tl.trans(k), input_precision=PRECISION)
         if NORMALIZE:
-            s *= tl.load(lengths_ptr + start + tl.arange(0, BLOCK), mask=inside, other=0.0)[None, :]
+            s *= _load_numbers(lengths_ptr + start, inside, EVEN)[None, :]
         w = s * (a * s + b)
-        total += tl.sum(w, axis=1)
-        acc = settle(tl.dot(w.to(DTYPE), v, acc, input_precision=PRECISION))
+        acc = tl.dot(w.to(DTYPE), v, acc, input_precision=PRECISION)
+        if DP < 128:  # the widest product stays whole without, and overlaps the next step
+            acc = settle(acc)
         k_base += BLOCK * kn
         v_base += BLOCK * vn
-    count = tl.load(count_ptr + bh // heads)
-    z = tl.maximum((total + c * count) / keys, floor * count / keys)
-    z = tl.where(z > 0, z, 1.0)
-    acc += c * tl.load(sum_v_ptr + bh.to(tl.int64) * E + wide, mask=wide < E, other=0.0)[None, :]
+    constant = tl.load(gram_at + DP * DP + DP + wide)
+    acc = (acc * (1.0 / keys) + constant[None, :]) * (1.0 / z)[:, None]
     row = bh.to(tl.int64) * queries + first
-    store_rows(out_ptr + row * E, keep, wide, E, E, acc / (z * keys)[:, None])
+    store_rows(out_ptr + row * E, keep, wide, E, E, acc)
     tl.store(total_ptr + row + tl.arange(0, ROWS), z, mask=keep)
 
 
@@ -112,7 +128,7 @@ def direct_queries(
         s = tl.dot(x, tl.trans(k), input_precision=PRECISION)
         ds = tl.dot(dy, tl.trans(v), input_precision=PRECISION) + dz[:, None]
         if NORMALIZE:
-            alpha = tl.load(lengths_ptr + start + tl.arange(0, BLOCK), mask=inside, other=0.0)
+            alpha = _load_numbers(lengths_ptr + start, inside, EVEN)
             ds *= (2 * a * alpha)[None, :] * s + b
             ds *= alpha[None, :]
         else:
@@ -148,18 +164,19 @@ def direct_keys(
     k = (raw * row_factors(raw, 1.0 if NORMALIZE else scale, NORMALIZE)[:, None]).to(DTYPE)
     q_base = q_ptr + head_offset(bh, heads, qb, qh)
     dy_base = dy_ptr + bh.to(tl.int64) * queries * E
-    row = bh.to(tl.int64) * queries + tl.arange(0, BLOCK)
+    dz_ptr += bh.to(tl.int64) * queries
+    lengths_ptr += bh.to(tl.int64) * queries
     dk = tl.zeros([ROWS, DP], tl.float32)
     dv = tl.zeros([ROWS, EP], tl.float32)
     for start in range(0, queries, BLOCK):
         inside = start + tl.arange(0, BLOCK) < queries
         x = load_rows(q_base, inside, cols, D, qn, qd, EVEN).to(DTYPE)
         dy = load_rows(dy_base, inside, wide, E, E, 1, EVEN).to(DTYPE)
-        dz = tl.load(dz_ptr + row + start, mask=inside, other=0.0)
+        dz = _load_numbers(dz_ptr + start, inside, EVEN)
         s = tl.dot(k, tl.trans(x), input_precision=PRECISION)  # (keys, queries)
         ds = tl.dot(v, tl.trans(dy), input_precision=PRECISION) + dz[None, :]
         if NORMALIZE:
-            alpha = tl.load(lengths_ptr + row + start, mask=inside, other=0.0)
+            alpha = _load_numbers(lengths_ptr + start, inside, EVEN)
             s *= alpha[None, :]
             ds *= alpha[None, :]
         w = (s * (a * s + b)).to(DTYPE)

@@ -20,12 +20,13 @@ Outer products are taken of rows as they lie in memory; alpha^2 (alpha in x (x) 
 comes out of a product, or the other operand of one, never the features.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, var-annotated"
 
 import triton
 import triton.language as tl
 
 from saccade.ops.taylor.triton.blocks import (
+    NORM_EPS,
     head_offset,
     load_rows,
     pull_back,
@@ -54,13 +55,15 @@ def _outer(x, y):
 
 @triton.jit
 def _turned_outer(x, y):
-    """(rows, 16), (rows, 16) -> (256, rows): the features as rows, 4 i' + i of x as (i, i').
+    """(rows, 16), (rows, 16) -> (256, rows): the features as rows.
 
-    In that order a thread needs four neighbours of x, which it reads from shared memory at once.
+    Feature (i, j) is in the row (i % 4, i // 4, j % 2, j // 2). In that order the numbers that a
+    thread needs of x, and of y, are neighbours, and both come from shared memory as they lie there.
     """
     rows: tl.constexpr = x.shape[0]
     x = tl.permute(tl.reshape(x, (rows, 4, 4)), (2, 1, 0))
-    return tl.reshape(x[:, :, None, :] * tl.trans(y)[None, None, :, :], (256, rows))
+    y = tl.permute(tl.reshape(y, (rows, 8, 2)), (2, 1, 0))
+    return tl.reshape(x[:, :, None, None, :] * y[None, None, :, :, :], (256, rows))
 
 
 @triton.jit
@@ -71,6 +74,32 @@ def _columns(
     """COUNT columns of some rows."""
     columns = first + tl.arange(0, COUNT)
     return load_rows(base, keep, columns, width, stride_n, stride_d, EVEN).to(DTYPE)
+
+
+@triton.jit
+def _symmetric(
+    base, keep, step, D, stride_n, stride_d,
+    TILES: tl.constexpr, PART: tl.constexpr, EVEN: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    """PART x 16 features of some rows: PART columns of tile m by all of tile n."""
+    m, n = _pair(step // (16 // PART), TILES)
+    first = m * 16 + step % (16 // PART) * PART
+    x_m = _columns(base, keep, first, D, stride_n, stride_d, PART, EVEN, DTYPE)
+    x_n = _columns(base, keep, n * 16, D, stride_n, stride_d, 16, EVEN, DTYPE)
+    return _outer(x_m, x_n)
+
+
+@triton.jit
+def _mixed(
+    x_base, y_base, keep, step, D, E, xn, xd, yn, yd,
+    WIDE_TILES: tl.constexpr, PART: tl.constexpr, EVEN: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    """PART x 16 features x (x) y of some rows."""
+    t = step // (16 // PART)
+    first = t // WIDE_TILES * 16 + step % (16 // PART) * PART
+    x_j = _columns(x_base, keep, first, D, xn, xd, PART, EVEN, DTYPE)
+    y_e = _columns(y_base, keep, t % WIDE_TILES * 16, E, yn, yd, 16, EVEN, DTYPE)
+    return _outer(x_j, y_e)
 
 
 @triton.jit
@@ -90,9 +119,9 @@ def _store_pair(state_ptr, t, E, acc, value, TILES: tl.constexpr, EP: tl.constex
     """Write the state of a tile pair, features back in order; off-diagonal pairs count twice."""
     m, n = _pair(t, TILES)
     wide, row = tl.arange(0, EP), tl.arange(0, 256)
-    feature = ((row // 16) % 4 * 4 + row // 64) * 16 + row % 16
+    i, j = row // 16 % 4 * 4 + row // 64, row % 8 * 2 + row // 8 % 2
     acc *= tl.where(m == n, value, 2 * value)
-    place = state_ptr + t * 256 * E + feature[:, None] * E + wide[None, :]
+    place = state_ptr + (t * 256 + i * 16 + j)[:, None] * E + wide[None, :]
     tl.store(place, acc.to(state_ptr.dtype.element_ty), mask=(wide < E)[None, :])
 
 
@@ -147,20 +176,68 @@ def accumulate(
 
 
 @triton.jit
+def _folded(
+    base, keep, D, stride_n, stride_d, FOLD: tl.constexpr, DP: tl.constexpr, EVEN: tl.constexpr
+):
+    """Rows of FOLD tokens side by side: (tokens / FOLD, FOLD x DP)."""
+    rows, cols = tl.arange(0, keep.shape[0]), tl.arange(0, FOLD * DP)
+    pointers = base + (rows[:, None] * FOLD + cols[None, :] // DP) * stride_n
+    pointers += (cols % DP)[None, :] * stride_d
+    if EVEN:
+        return tl.load(pointers)
+    exists = tl.reshape(
+        tl.broadcast_to(keep[:, :, None], (keep.shape[0], FOLD, DP)), (keep.shape[0], FOLD * DP)
+    )
+    return tl.load(pointers, mask=exists & (cols % DP < D)[None, :], other=0.0)
+
+
+@triton.jit
+def _by_token(x, factors):
+    """Multiply every token of folded rows by its factor."""
+    rows: tl.constexpr = x.shape[0]
+    fold: tl.constexpr = factors.shape[1]
+    x3 = tl.reshape(x, (rows, fold, x.shape[1] // fold)) * factors[:, :, None]
+    return tl.reshape(x3, (rows, x.shape[1]))
+
+
+@triton.jit
+def _unfold_product(product, FOLD: tl.constexpr):
+    """The sum over tokens from a product of folded rows: its diagonal blocks, added."""
+    if FOLD == 1:
+        return product
+    height: tl.constexpr = product.shape[0] // FOLD
+    width: tl.constexpr = product.shape[1] // FOLD
+    blocks = tl.reshape(product, (FOLD, height, FOLD, width))
+    one, other = tl.arange(0, FOLD)[:, None, None, None], tl.arange(0, FOLD)[None, None, :, None]
+    return tl.sum(tl.sum(tl.where(one == other, blocks, 0.0), axis=2), axis=0)
+
+
+@triton.jit
+def _unfold_sums(sums, FOLD: tl.constexpr):
+    """Column sums of folded rows (all rows of `sums` are the same) as sums over tokens."""
+    width: tl.constexpr = sums.shape[1] // FOLD
+    first = tl.sum(tl.where(tl.arange(0, sums.shape[0])[:, None] == 0, sums, 0.0), axis=0)
+    return tl.sum(tl.reshape(first, (FOLD, width)), axis=0)
+
+
+@triton.jit
 def moments(
     x_ptr, w_ptr, r_ptr, mask_ptr, temperature_ptr, out_ptr, alpha_ptr,
     heads, tokens, D, E, per_split,
     xb, xh, xn, xd, wb, wh, wn, wd, scale, quadratic, linear, constant,
-    DP: tl.constexpr, EP: tl.constexpr, BLOCK: tl.constexpr, NORMALIZE: tl.constexpr,
-    TEMPERED: tl.constexpr, WEIGHTED: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
-    DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    DP: tl.constexpr, EP: tl.constexpr, BLOCK: tl.constexpr, FOLD: tl.constexpr,
+    NORMALIZE: tl.constexpr, TEMPERED: tl.constexpr, WEIGHTED: tl.constexpr, MIXED: tl.constexpr,
+    MASKED: tl.constexpr, EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The smaller sums L, G, p, r over keys and values, or queries and dy with weights r = dz.
 
-    Where rows are normalised, each one's alpha is kept for `accumulate`.
+    Narrow tokens are folded, FOLD side by side, so that products are wide enough for the matrix
+    unit; blocks off the diagonal are thrown away. Sums of rows are products with ones. Where rows
+    are normalised, each one's alpha is kept. L is left out unless MIXED.
     """
     split, bh = tl.program_id(0), tl.program_id(1)
-    cols, wide, local = tl.arange(0, DP), tl.arange(0, EP), tl.arange(0, BLOCK)
+    rows: tl.constexpr = BLOCK // FOLD
+    local = tl.arange(0, rows)[:, None] * FOLD + tl.arange(0, FOLD)[None, :]
     first = split * per_split
     last = tl.minimum(first + per_split, tokens)
     x_base = x_ptr + head_offset(bh, heads, xb, xh) + first.to(tl.int64) * xn
@@ -171,39 +248,48 @@ def moments(
     factor = scale
     if TEMPERED:
         factor = scale * tl.load(temperature_ptr + bh % heads)
-    mixed = tl.zeros([DP, EP], tl.float32)
-    gram = tl.zeros([DP, DP], tl.float32)
-    sum_x = tl.zeros([BLOCK, DP], tl.float32)
-    sum_w = tl.zeros([BLOCK, EP], tl.float32)
+    mixed = tl.zeros([FOLD * DP, FOLD * EP], tl.float32)
+    gram = tl.zeros([FOLD * DP, FOLD * DP], tl.float32)
+    sum_x = tl.zeros([64, FOLD * DP], tl.float32)
+    sum_w = tl.zeros([64, FOLD * EP], tl.float32)
+    ones = tl.full([64, rows], 1.0, DTYPE)
     for start in range(first, last, BLOCK):
         keep = start + local < last
         if MASKED:
             keep = tl.load(mask_ptr + start + local, mask=keep, other=0) != 0
-        x = load_rows(x_base, keep, cols, D, xn, xd, EVEN).to(tl.float32)
-        alpha = row_factors(x, factor, NORMALIZE)
+        x = _folded(x_base, keep, D, xn, xd, FOLD, DP, EVEN)
+        w = _folded(w_base, keep, E, wn, wd, FOLD, EP, EVEN).to(DTYPE)
         if NORMALIZE:
+            x = x.to(tl.float32)
+            squares = tl.sum(tl.reshape(x * x, (rows, FOLD, DP)), axis=2)
+            alpha = factor / tl.maximum(tl.sqrt(squares), NORM_EPS)
             tl.store(alpha_ptr + start + local, alpha, mask=start + local < last)
-        x *= alpha[:, None]
-        w = load_rows(w_base, keep, wide, E, wn, wd, EVEN)
+            x = _by_token(x, alpha)
+        x = x.to(DTYPE)
         weighted = x
         if WEIGHTED:
             r = tl.load(r_ptr + start + local, mask=start + local < last, other=0.0)
-            weighted = x * r[:, None]
-        x_t = tl.trans(x.to(DTYPE))
-        mixed = settle(tl.dot(x_t, w.to(DTYPE), mixed, input_precision=PRECISION))
-        gram = settle(tl.dot(x_t, weighted.to(DTYPE), gram, input_precision=PRECISION))
-        sum_x += weighted
-        sum_w += w.to(tl.float32)
+            weighted = _by_token(x.to(tl.float32), r).to(DTYPE)
+        gram = settle(tl.dot(tl.trans(x), weighted, gram, input_precision=PRECISION))
+        sum_x = settle(tl.dot(ones, weighted, sum_x, input_precision=PRECISION))
+        sum_w = settle(tl.dot(ones, w, sum_w, input_precision=PRECISION))
+        if MIXED:
+            mixed = settle(tl.dot(tl.trans(x), w, mixed, input_precision=PRECISION))
         x_base += BLOCK * xn
         w_base += BLOCK * wn
+    once = 1.0 if NORMALIZE else factor  # the factor of a row that is not in alpha
+    cols, wide = tl.arange(0, DP), tl.arange(0, EP)
     slot = (split * tl.num_programs(1) + bh).to(tl.int64)
     place = out_ptr + slot * (DP * EP + DP * DP + DP + EP)
-    tl.store(place + cols[:, None] * EP + wide[None, :], mixed * linear)
+    if MIXED:
+        product = _unfold_product(mixed, FOLD)
+        tl.store(place + cols[:, None] * EP + wide[None, :], product * (linear * once))
     place += DP * EP
-    tl.store(place + cols[:, None] * DP + cols[None, :], gram * quadratic)
+    product = _unfold_product(gram, FOLD)
+    tl.store(place + cols[:, None] * DP + cols[None, :], product * (quadratic * once * once))
     place += DP * DP
-    tl.store(place + cols, tl.sum(sum_x, axis=0) * linear)
-    tl.store(place + DP + wide, tl.sum(sum_w, axis=0) * constant)
+    tl.store(place + cols, _unfold_sums(sum_x, FOLD) * (linear * once))
+    tl.store(place + DP + wide, _unfold_sums(sum_w, FOLD) * constant)
 
 
 @triton.jit
@@ -220,18 +306,12 @@ def _load_state(
 
 
 @triton.jit
-def _held_values(
-    acc, s0, s1, s2, base, keep, D, stride_n, stride_d,
-    PAIRS: tl.constexpr, EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """acc + (x (x) x) S where one or three tile pairs of the state are at hand."""
-    x0 = _columns(base, keep, 0, D, stride_n, stride_d, 16, EVEN, DTYPE)
-    acc = settle(tl.dot(_outer(x0, x0), s0, acc, input_precision=PRECISION))
-    if PAIRS > 1:
-        x1 = _columns(base, keep, 16, D, stride_n, stride_d, 16, EVEN, DTYPE)
-        acc = settle(tl.dot(_outer(x0, x1), s1, acc, input_precision=PRECISION))
-        acc = settle(tl.dot(_outer(x1, x1), s2, acc, input_precision=PRECISION))
-    return acc
+def _load_moments(place, DP: tl.constexpr, EP: tl.constexpr, DTYPE: tl.constexpr):
+    """L (D, E) and G (D, D)."""
+    cols, wide = tl.arange(0, DP), tl.arange(0, EP)
+    mixed = tl.load(place + cols[:, None] * EP + wide[None, :]).to(DTYPE)
+    gram = tl.load(place + DP * EP + cols[:, None] * DP + cols[None, :]).to(DTYPE)
+    return mixed, gram
 
 
 @triton.jit
@@ -246,9 +326,10 @@ def values(
 ):  # fmt: skip
     """(x (x) x) S + x L + r for some blocks of rows; over z, which is kept, where DIVIDE.
 
-    Where HOLD, the state of a head is loaded once for all blocks of a program; otherwise it goes by
-    in steps of PART x 16 features.
+    The state goes by in steps of PART x 16 features; where HOLD, it is loaded once for all blocks of
+    a program.
     """
+    STEPS: tl.constexpr = PAIRS * (16 // PART)
     bh = tl.program_id(1)
     first = tl.program_id(0) * per_program
     last = tl.minimum(first + per_program, tokens)
@@ -263,11 +344,12 @@ def values(
         share = tl.load(count_ptr + bh // heads)
     state = state_ptr + bh.to(tl.int64) * PAIRS * 256 * E
     mixed_at = moments_ptr + bh.to(tl.int64) * (DP * EP + DP * DP + DP + EP)
-    gram_at = mixed_at + DP * EP
+    sums_at = mixed_at + DP * EP + DP * DP
+    held = ()
     if HOLD:
-        s0 = _load_state(state, 0, E, 256, EP, EVEN, DTYPE)
-        s1 = _load_state(state, min(1, PAIRS - 1) * 256, E, 256, EP, EVEN, DTYPE)
-        s2 = _load_state(state, min(2, PAIRS - 1) * 256, E, 256, EP, EVEN, DTYPE)
+        for step in tl.static_range(STEPS):
+            held += (_load_state(state, step * PART * 16, E, PART * 16, EP, EVEN, DTYPE),)
+        held += _load_moments(mixed_at, DP, EP, DTYPE)
     row = bh.to(tl.int64) * tokens + first
     for start in range(first, last, ROWS):
         exists = start + local < last
@@ -276,28 +358,25 @@ def values(
             keep = tl.load(mask_ptr + start + local, mask=exists, other=0) != 0
         acc = tl.zeros([ROWS, EP], tl.float32)
         if HOLD:
-            acc = _held_values(
-                acc, s0, s1, s2, x_base, keep, D, xn, xd, PAIRS, EVEN, DTYPE, PRECISION
-            )
+            for step in tl.static_range(STEPS):
+                phi = _symmetric(x_base, keep, step, D, xn, xd, TILES, PART, EVEN, DTYPE)
+                acc = settle(tl.dot(phi, held[step], acc, input_precision=PRECISION))
+            mixed, gram = held[STEPS], held[STEPS + 1]
         else:
-            for step in range(PAIRS * (16 // PART)):
-                m, n = _pair(step // (16 // PART), TILES)
-                part = m * 16 + step % (16 // PART) * PART
-                x_m = _columns(x_base, keep, part, D, xn, xd, PART, EVEN, DTYPE)
-                x_n = _columns(x_base, keep, n * 16, D, xn, xd, 16, EVEN, DTYPE)
+            for step in range(STEPS):
+                phi = _symmetric(x_base, keep, step, D, xn, xd, TILES, PART, EVEN, DTYPE)
                 s = _load_state(state, step * PART * 16, E, PART * 16, EP, EVEN, DTYPE)
-                acc = settle(tl.dot(_outer(x_m, x_n), s, acc, input_precision=PRECISION))
+                acc = settle(tl.dot(phi, s, acc, input_precision=PRECISION))
+            mixed, gram = _load_moments(mixed_at, DP, EP, DTYPE)
         x = load_rows(x_base, keep, cols, D, xn, xd, EVEN).to(tl.float32)
         alpha = row_factors(x, factor, NORMALIZE)
         acc *= (alpha * alpha)[:, None]
         x *= alpha[:, None]
         x_low = x.to(DTYPE)
-        mixed = tl.load(mixed_at + cols[:, None] * EP + wide[None, :]).to(DTYPE)
-        constant = tl.load(gram_at + DP * DP + DP + wide)
+        constant = tl.load(sums_at + DP + wide)
         acc = tl.dot(x_low, mixed, acc, input_precision=PRECISION) + constant[None, :]
         if DIVIDE:
-            gram = tl.load(gram_at + cols[:, None] * DP + cols[None, :]).to(DTYPE)
-            sums = tl.load(gram_at + DP * DP + cols)
+            sums = tl.load(sums_at + cols)
             along = tl.dot(x_low, gram, input_precision=PRECISION) + sums[None, :]
             z = tl.maximum(tl.sum(along * x, axis=1) + c * share, floor * share)
             z = tl.where(z > 0, z, 1.0)
@@ -311,28 +390,6 @@ def values(
 
 
 @triton.jit
-def _held_gradients(
-    acc, s0, s1, s2, s3, x_base, y_base, keep, D, E, xn, xd, yn, yd,
-    TILES: tl.constexpr, WIDE_TILES: tl.constexpr,
-    EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """acc + (x (x) y) S' where up to two by two tile pairs of the state are at hand."""
-    x0 = _columns(x_base, keep, 0, D, xn, xd, 16, EVEN, DTYPE)
-    y0 = _columns(y_base, keep, 0, E, yn, yd, 16, EVEN, DTYPE)
-    acc = settle(tl.dot(_outer(x0, y0), s0, acc, input_precision=PRECISION))
-    if WIDE_TILES > 1:
-        y1 = _columns(y_base, keep, 16, E, yn, yd, 16, EVEN, DTYPE)
-        acc = settle(tl.dot(_outer(x0, y1), s1, acc, input_precision=PRECISION))
-    if TILES > 1:
-        x1 = _columns(x_base, keep, 16, D, xn, xd, 16, EVEN, DTYPE)
-        second = s2 if WIDE_TILES > 1 else s1
-        acc = settle(tl.dot(_outer(x1, y0), second, acc, input_precision=PRECISION))
-        if WIDE_TILES > 1:
-            acc = settle(tl.dot(_outer(x1, y1), s3, acc, input_precision=PRECISION))
-    return acc
-
-
-@triton.jit
 def gradients(
     x_ptr, y_ptr, r_ptr, mask_ptr, temperature_ptr, state_ptr, moments_ptr, out_ptr, dt_ptr,
     heads, tokens, D, E, per_program,
@@ -343,6 +400,7 @@ def gradients(
     DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """(x (x) y) S' + y L^T + r (2 x G + p) for some blocks of rows, pulled back through alpha."""
+    STEPS: tl.constexpr = TILES * WIDE_TILES * (16 // PART)
     bh = tl.program_id(1)
     first = tl.program_id(0) * per_program
     last = tl.minimum(first + per_program, tokens)
@@ -355,12 +413,12 @@ def gradients(
         factor = scale * tl.load(temperature_ptr + bh % heads)
     state = state_ptr + bh.to(tl.int64) * TILES * WIDE_TILES * 256 * DP
     mixed_at = moments_ptr + bh.to(tl.int64) * (DP * EP + DP * DP + DP + EP)
-    gram_at = mixed_at + DP * EP
+    sums_at = mixed_at + DP * EP + DP * DP
+    held = ()
     if HOLD:
-        s0 = _load_state(state, 0, DP, 256, DP, True, DTYPE)
-        s1 = _load_state(state, min(1, TILES * WIDE_TILES - 1) * 256, DP, 256, DP, True, DTYPE)
-        s2 = _load_state(state, min(2, TILES * WIDE_TILES - 1) * 256, DP, 256, DP, True, DTYPE)
-        s3 = _load_state(state, min(3, TILES * WIDE_TILES - 1) * 256, DP, 256, DP, True, DTYPE)
+        for step in tl.static_range(STEPS):
+            held += (_load_state(state, step * PART * 16, DP, PART * 16, DP, True, DTYPE),)
+        held += _load_moments(mixed_at, DP, EP, DTYPE)
     row = bh.to(tl.int64) * tokens + first
     for start in range(first, last, ROWS):
         exists = start + local < last
@@ -369,26 +427,26 @@ def gradients(
             keep = tl.load(mask_ptr + start + local, mask=exists, other=0) != 0
         acc = tl.zeros([ROWS, DP], tl.float32)
         if HOLD:
-            acc = _held_gradients(
-                acc, s0, s1, s2, s3, x_base, y_base, keep, D, E, xn, xd, yn, yd,
-                TILES, WIDE_TILES, EVEN, DTYPE, PRECISION,
-            )  # fmt: skip
+            for step in tl.static_range(STEPS):
+                phi = _mixed(
+                    x_base, y_base, keep, step, D, E, xn, xd, yn, yd, WIDE_TILES, PART, EVEN, DTYPE
+                )
+                acc = settle(tl.dot(phi, held[step], acc, input_precision=PRECISION))
+            mixed, gram = held[STEPS], held[STEPS + 1]
         else:
-            for step in range(TILES * WIDE_TILES * (16 // PART)):
-                t = step // (16 // PART)
-                part = t // WIDE_TILES * 16 + step % (16 // PART) * PART
-                x_j = _columns(x_base, keep, part, D, xn, xd, PART, EVEN, DTYPE)
-                y_e = _columns(y_base, keep, t % WIDE_TILES * 16, E, yn, yd, 16, EVEN, DTYPE)
+            for step in range(STEPS):
+                phi = _mixed(
+                    x_base, y_base, keep, step, D, E, xn, xd, yn, yd, WIDE_TILES, PART, EVEN, DTYPE
+                )
                 s = _load_state(state, step * PART * 16, DP, PART * 16, DP, True, DTYPE)
-                acc = settle(tl.dot(_outer(x_j, y_e), s, acc, input_precision=PRECISION))
+                acc = settle(tl.dot(phi, s, acc, input_precision=PRECISION))
+            mixed, gram = _load_moments(mixed_at, DP, EP, DTYPE)
         raw = load_rows(x_base, keep, cols, D, xn, xd, EVEN).to(tl.float32)
         alpha = row_factors(raw, factor, NORMALIZE)[:, None]
         y = load_rows(y_base, keep, wide, E, yn, yd, EVEN).to(DTYPE)
-        mixed = tl.trans(tl.load(mixed_at + cols[:, None] * EP + wide[None, :]).to(DTYPE))
-        acc = tl.dot(y, mixed, acc * alpha, input_precision=PRECISION)
-        gram = tl.load(gram_at + cols[:, None] * DP + cols[None, :]).to(DTYPE)
+        acc = tl.dot(y, tl.trans(mixed), acc * alpha, input_precision=PRECISION)
         along = tl.dot((raw * alpha).to(DTYPE), gram, input_precision=PRECISION)
-        along = 2 * along + tl.load(gram_at + DP * DP + cols)[None, :]
+        along = 2 * along + tl.load(sums_at + cols)[None, :]
         if WEIGHTED:
             along *= tl.load(r_ptr + row + local, mask=exists, other=0.0)[:, None]
         grad, dt = pull_back(acc + along, raw, factor, NORMALIZE)

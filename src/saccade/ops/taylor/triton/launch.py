@@ -88,12 +88,11 @@ def run_direct(p: Problem) -> tuple[Tensor, Tensor]:
     """Output (B, H, N, E) and row sums over N, (B H, N)."""
     out = p.new(*p.q.shape[:3], p.width)
     total = p.new(p.batch_heads, p.queries, dtype=torch.float32)
-    v = p.v if p.key_mask is None else p.v.masked_fill(~p.key_mask[:, None, :, None], 0)
+    sums, alpha = _moments(p, _Rows(p.k, p.v), mixed=False)
     size = blocks_for("direct_forward", max(p.dim, p.width), p.operands)
     direct_forward[(triton.cdiv(p.queries, size.rows), p.batch_heads)](
         p.q, p.k, p.v, p.mask_argument, p.temperature_argument,
-        _lengths(p, p.k, tempered=False), p.counts(), v.sum(dim=2, dtype=torch.float32),
-        out, total, p.heads, p.queries, p.keys, p.dim, p.width,
+        alpha, p.shares(), sums, out, total, p.heads, p.queries, p.keys, p.dim, p.width,
         *p.q.stride(), *p.k.stride(), *p.v.stride(), p.scale, p.a, p.b, p.c, p.floor,
         ROWS=size.rows, BLOCK=size.block, num_warps=size.warps, num_stages=size.stages,
         EVEN=_is_even(p, p.keys, size.block), **_flags(p),
@@ -168,8 +167,8 @@ class _Rows:
         return self.x.shape[2]
 
 
-def _moments(p: Problem, rows: _Rows) -> tuple[Tensor, Tensor]:
-    """The smaller sums over rows, and each row's alpha where rows are normalised."""
+def _moments(p: Problem, rows: _Rows, *, mixed: bool = True) -> tuple[Tensor, Tensor]:
+    """The smaller sums over rows, L among them or not; alpha of every row that is normalised."""
     x, w, normalised = rows.x, rows.w, p.temperature is not None
     alpha = p.new(p.batch_heads, rows.tokens, dtype=torch.float32) if normalised else x
     size = blocks_for("moments", max(p.dim, p.width), p.operands)
@@ -183,6 +182,7 @@ def _moments(p: Problem, rows: _Rows) -> tuple[Tensor, Tensor]:
         p.heads, rows.tokens, p.dim, p.width, per_split, *x.stride(), *w.stride(),
         1.0 if rows.are_keys else p.scale, p.a * over, p.b * over, p.c * over,
         BLOCK=size.block, num_warps=size.warps, num_stages=size.stages,
+        FOLD=max(1, 64 // flags["DP"]), MIXED=mixed,
         TEMPERED=not rows.are_keys and normalised, WEIGHTED=rows.r is not None,
         EVEN=_is_even(p, rows.tokens, per_split), **flags,
     )  # fmt: skip
@@ -245,7 +245,7 @@ def _values(
     counted = p.key_mask is not None
     values[(triton.cdiv(tokens, per_program), p.batch_heads)](
         x, p.mask_argument, p.temperature_argument,
-        p.counts() / max(1, p.keys) if counted else x,
+        p.shares(),
         state, sums, out, sums if total is None else total,
         p.heads, tokens, p.dim, p.width, per_program, *x.stride(),
         p.scale if queries else 1.0, p.c, p.floor,

@@ -100,12 +100,11 @@ class Problem:
         """The temperature, or any tensor where there is none."""
         return self.q if self.temperature is None else self.temperature.contiguous()
 
-    def counts(self) -> Tensor:
-        """(B,) float32: how many keys each sample attends to."""
+    def shares(self) -> Tensor:
+        """(B,) float32: the share of the keys that a sample attends to; any tensor where all."""
         if self.key_mask is None:
-            shape = (self.q.shape[0],)
-            return torch.full(shape, self.keys, dtype=torch.float32, device=self.q.device)
-        return self.key_mask.sum(dim=-1, dtype=torch.float32)
+            return self.q
+        return self.key_mask.mean(dim=-1, dtype=torch.float32)
 
     def new(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """An uninitialised tensor on the same device."""

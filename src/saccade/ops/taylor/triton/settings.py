@@ -31,41 +31,32 @@ class Blocks(NamedTuple):
 
 _HALF: dict[str, dict[int, Blocks]] = {
     "direct_forward": {
-        16: Blocks(128, 128, 8, 3),
-        32: Blocks(128, 64, 8, 3),
+        16: Blocks(64, 64, 4, 3),
+        32: Blocks(128, 128, 8, 3),
         64: Blocks(128, 64, 8, 3),
         128: Blocks(128, 128, 8, 3),
     },
     "direct_queries": {
-        16: Blocks(128, 64, 4, 4),
-        32: Blocks(128, 64, 8, 3),
-        64: Blocks(128, 64, 8, 4),
+        16: Blocks(64, 64, 4, 3),
         128: Blocks(128, 64, 8, 3),
     },
     "direct_keys": {
-        16: Blocks(128, 64, 8, 3),
-        32: Blocks(128, 32, 8, 3),
-        64: Blocks(128, 32, 8, 4),
+        16: Blocks(64, 64, 4, 3),
+        32: Blocks(128, 64, 4, 3),
         128: Blocks(128, 64, 8, 3),
     },
-    "accumulate": {
-        16: Blocks(1, 128, 4, 3),
-        32: Blocks(1, 64, 4, 2),
-        64: Blocks(1, 64, 8, 3),
-        128: Blocks(1, 64, 8, 3),
-    },
-    "moments": {16: Blocks(0, 128, 4, 2), 64: Blocks(0, 32, 4, 3), 128: Blocks(0, 32, 8, 3)},
+    "accumulate": {64: Blocks(1, 64, 4, 3), 128: Blocks(1, 128, 8, 3)},
+    "moments": {16: Blocks(0, 128, 4, 3), 64: Blocks(0, 64, 4, 3), 128: Blocks(0, 64, 8, 3)},
     "values": {
         16: Blocks(64, 16, 4, 3),
-        32: Blocks(64, 16, 4, 3),
-        64: Blocks(128, 16, 8, 2),
-        128: Blocks(128, 8, 8, 2),
+        32: Blocks(64, 16, 4, 2),
+        64: Blocks(128, 8, 4, 3),
+        128: Blocks(64, 8, 4, 3),
     },
     "gradients": {
-        16: Blocks(64, 16, 4, 3),
-        32: Blocks(64, 16, 4, 3),
-        64: Blocks(128, 16, 8, 2),
-        128: Blocks(128, 8, 8, 2),
+        32: Blocks(64, 8, 4, 3),
+        64: Blocks(128, 8, 4, 3),
+        128: Blocks(128, 16, 8, 3),
     },
 }
 
@@ -74,7 +65,7 @@ _SINGLE: dict[str, dict[int, Blocks]] = {
     "direct_queries": {64: Blocks(64, 32, 4, 2), 128: Blocks(64, 32, 8, 1)},
     "direct_keys": {64: Blocks(64, 32, 4, 2), 128: Blocks(64, 32, 8, 1)},
     "accumulate": {64: Blocks(1, 32, 8, 2), 128: Blocks(1, 32, 8, 1)},
-    "moments": {64: Blocks(0, 32, 4, 2), 128: Blocks(0, 32, 8, 1)},
+    "moments": {64: Blocks(0, 64, 4, 2), 128: Blocks(0, 32, 8, 1)},
     "values": {64: Blocks(64, 16, 8, 1), 128: Blocks(64, 16, 8, 1)},
     "gradients": {64: Blocks(64, 16, 8, 1), 128: Blocks(64, 16, 8, 1)},
 }
