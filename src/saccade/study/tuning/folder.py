@@ -27,6 +27,7 @@ from saccade.config import Config, dump_config, load_config
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.runs import RunFolder
 from saccade.study.claims import Claims
+from saccade.study.tuning.space import grid
 
 if TYPE_CHECKING:
     import optuna
@@ -175,6 +176,11 @@ class TuningFolder:
     def base(self) -> Config:
         """The configuration that every trial starts from."""
         return load_config(self.path / "base.yaml")
+
+    def trials_wanted(self) -> int:
+        """How many trials there are to be: as many as asked for, or the whole grid."""
+        base, trials = self.base(), self.settings().trials
+        return min(trials, len(grid(base))) if base.tune.sampler == "grid" else trials
 
     def run(self, number: int) -> RunFolder:
         """The run folder of a trial."""

@@ -42,7 +42,7 @@ def collect(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
     settings = folder.settings()
     trials = study.get_trials(deepcopy=False)
     rows = [_row(folder, trial) for trial in trials]
-    ended = [row for row in rows if row["state"] in STATES.values()]
+    ended = sum(row["state"] in STATES.values() for row in rows)
     done = [row for row in rows if row["state"] == "complete"]
     sign = 1 if METRICS[settings.metric] == "maximize" else -1
     best = max(done, key=lambda row: sign * row["value"], default=None)
@@ -54,8 +54,8 @@ def collect(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
         "direction": METRICS[settings.metric],
         "sampler": folder.base().tune.sampler,
         "pruner": folder.base().tune.pruner,
-        "trials_wanted": settings.trials,
-        "complete": len(ended) == len(rows) and bool(rows),
+        "trials_wanted": folder.trials_wanted(),
+        "complete": ended >= folder.trials_wanted(),
         "best": best,
         "importance": _importance(study, len(done)),
         "trials": rows,

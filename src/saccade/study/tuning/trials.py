@@ -92,7 +92,7 @@ def _take(folder: TuningFolder) -> tuple[Taken | None, int]:
                 trial = Trial(study, frozen._trial_id)
                 return Taken(trial, claim, draw(trial, base.search)), len(running) - 1
         waiting = [t.number for t in trials if t.state == TrialState.WAITING]
-        if not waiting and len(trials) >= _wanted(folder, base):
+        if not waiting and len(trials) >= folder.trials_wanted():
             return None, len(running)
         number = waiting[0] if waiting else len(trials)
         _prepare(study, base, number)
@@ -102,11 +102,6 @@ def _take(folder: TuningFolder) -> tuple[Taken | None, int]:
         claim = _claim(folder, trial.number)
         assert claim is not None, "trials are claimed by whoever holds the study"
         return Taken(trial, claim, draw(trial, base.search)), len(running)
-
-
-def _wanted(folder: TuningFolder, base: Config) -> int:
-    trials = folder.settings().trials
-    return min(trials, len(grid(base))) if base.tune.sampler == "grid" else trials
 
 
 def _claim(folder: TuningFolder, number: int) -> Claim | None:
