@@ -105,7 +105,7 @@ def test_make_run_is_a_comparison(saccade: Saccade, tmp_path: Path) -> None:
     makefile = (Path(__file__).parents[2] / "Makefile").read_text()
     recipe = makefile.split("\nrun: ")[1].split("\n\n")[0].replace("\\\n", " ")
     words = recipe.split("/saccade ")[1].split()
-    words[words.index("--jobs") + 1] = "1"
+    words[words.index("--jobs") + 1] = words[words.index("--seeds") + 1] = "1"
     words[words.index("--out") + 1 :] = [str(tmp_path / "run")]
     small = ["train.epochs=1", "data.num_train=100", "data.num_test=30"]
     code, out, err = saccade(*words, *small)

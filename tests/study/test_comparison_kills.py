@@ -114,13 +114,8 @@ def test_two_workers_share_the_runs(plan: Plan, start: Start, tmp_path: Path) ->
     ("number", "code"),
     [(signal.SIGTERM, 75), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
 )
-def test_signals_save_and_go_on(
-    finished: Path,
-    plan: Plan,
-    start: Start,
-    tmp_path: Path,
-    number: signal.Signals,
-    code: int,
+def test_signals_save_what_there_is(
+    plan: Plan, start: Start, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     out = tmp_path / "study"
     process = start(compare_and_exit, plan, out)
@@ -131,8 +126,7 @@ def test_signals_save_and_go_on(
     results = json.loads((out / "results.json").read_text())
     assert not results["complete"]
     assert len(results["left_out"]) == len(plan.jobs()) - len(finished_at(out)) > 0
-    compare(plan, out, resume=True, quiet=True)
-    assert_nothing_twice_or_lost(out, plan, finished)
+    assert "not finished: preempted" in [gap["reason"] for gap in results["left_out"]]
 
 
 def owners(out: Path) -> list[int]:
