@@ -30,6 +30,7 @@ Call = Callable[[], object]
 
 LEAST_ROUNDS, MOST_ROUNDS = 3, 40
 LEAST_LENGTHS = 2
+SHARE_POWER = 1.25
 AT_ONCE = {"cpu": 1, "cuda": 10}
 TOKENS = {"cpu": 1 << 13, "cuda": 1 << 19}
 """B H N of every shape, as far as N allows."""
@@ -140,10 +141,11 @@ class Measurement:
     _start: float = field(default_factory=time.monotonic)
 
     def run(self, head_dims: Sequence[int]) -> None:
-        """Measure every head dim; the time is shared in proportion to D, as costs grow with it."""
+        """Measure every head dim; larger ones, whose N0 is larger, get more of the time."""
+        shares = [head_dim**SHARE_POWER for head_dim in head_dims]
         for i, head_dim in enumerate(head_dims):
-            share = sum(head_dims[: i + 1]) / sum(head_dims)
-            self._run_dim(head_dim, self._start + share * self.seconds)
+            until = sum(shares[: i + 1]) / sum(shares)
+            self._run_dim(head_dim, self._start + until * self.seconds)
             if self.device.type == "cpu":
                 self._add_memory(head_dim)
 
