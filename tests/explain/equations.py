@@ -1,9 +1,13 @@
 """Maps as their equations say, whole N x N matrices, from which the answers are computed again."""
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
 from saccade.bench.equations import EQUATIONS
+from saccade.explain import attention_maps
+from saccade.explain.observation import observe
 from saccade.layers import MultiHeadAttention
 from saccade.models import VisionTransformer, create_model
 
@@ -35,6 +39,32 @@ def whole_map(attn: MultiHeadAttention, tokens: Tensor) -> Tensor:
     """The row-stochastic map (B, H, N, N)."""
     weights = scaled_map(attn, tokens)
     return weights / weights.sum(dim=-1, keepdim=True)
+
+
+def relative_error(found: Tensor, truth: Tensor) -> float:
+    return float((found.double() - truth).square().sum().sqrt() / truth.square().sum().sqrt())
+
+
+def errors_of_maps(
+    model: VisionTransformer, images: Tensor, shift: float = 0.0
+) -> tuple[float, float]:
+    """Errors of a model's float32 maps, and of the plain equation in float32, against float64.
+
+    With a `shift` the equation is given other tokens than the model: an error to be noticed.
+    """
+    seen = observe(model, images, range(len(model.blocks)))
+    exact_model = copy.deepcopy(model).double()
+    pairs = [
+        (layer.tokens + shift, block.attn, exact.attn)
+        for layer, block, exact in zip(seen.layers, model.blocks, exact_model.blocks, strict=True)
+    ]
+    with torch.no_grad():
+        plain = torch.stack([whole_map(attn, tokens)[:, :, 0] for tokens, attn, _ in pairs], 1)
+        truth = torch.stack(
+            [whole_map(exact, tokens.double())[:, :, 0] for tokens, _, exact in pairs], 1
+        )
+    found = attention_maps(model, images, method="attention").weights
+    return relative_error(found, truth), relative_error(plain, truth)
 
 
 class ExplicitAttention(nn.Module):

@@ -11,7 +11,14 @@ from saccade.explain import attention_maps, maps, rollout
 from saccade.explain.observation import observe
 from saccade.layers import list_attentions
 from saccade.models import SequenceTransformer
-from tests.explain.equations import explicit, pictures, small_model, whole_map
+from tests.explain.equations import (
+    errors_of_maps,
+    explicit,
+    pictures,
+    relative_error,
+    small_model,
+    whole_map,
+)
 
 POOLINGS = {
     "token": {},
@@ -21,30 +28,9 @@ POOLINGS = {
 }
 
 
-def relative_error(found: Tensor, truth: Tensor) -> float:
-    return float((found.double() - truth).square().sum().sqrt() / truth.square().sum().sqrt())
-
-
-def errors_of_maps(attention: str, seed: int, shift: float = 0.0) -> tuple[float, float]:
-    """Errors of a model's float32 maps, and of the plain equation in float32, against float64."""
-    model, images = small_model(attention), pictures(seed=seed)
-    seen = observe(model, images, [0, 1])
-    exact_model = copy.deepcopy(model).double()
-    pairs = [
-        (layer.tokens + shift, block.attn, exact.attn)
-        for layer, block, exact in zip(seen.layers, model.blocks, exact_model.blocks, strict=True)
-    ]
-    with torch.no_grad():
-        plain = torch.stack([whole_map(attn, tokens)[:, :, 0] for tokens, attn, _ in pairs], 1)
-        truth = torch.stack(
-            [whole_map(exact, tokens.double())[:, :, 0] for tokens, _, exact in pairs], 1
-        )
-    found = attention_maps(model, images, method="attention").weights
-    return relative_error(found, truth), relative_error(plain, truth)
-
-
 def worst_ratio(attention: str, shift: float = 0.0) -> float:
-    errors = [errors_of_maps(attention, seed, shift) for seed in range(3)]
+    model = small_model(attention)
+    errors = [errors_of_maps(model, pictures(seed=seed), shift) for seed in range(3)]
     return sum(found for found, _ in errors) / sum(plain for _, plain in errors)
 
 
