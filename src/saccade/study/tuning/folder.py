@@ -109,7 +109,8 @@ class TuningFolder:
             aside.path.rename(folder.path)
         except OSError as error:
             folder.check_free()
-            raise ConfigError(f"--out {str(path)!r}: cannot write there: {error}") from None
+            reason = error.strerror or error
+            raise ConfigError(f"--out {str(path)!r}: cannot write there: {reason}") from None
         finally:
             shutil.rmtree(aside.path, ignore_errors=True)
         return folder
