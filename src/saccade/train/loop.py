@@ -71,7 +71,6 @@ class Trainer:
         self.config, self.splits, self.run, self.ranks = config, splits, run, ranks
         self.reporter, self.trackers, self.stop = reporter, trackers, stop
         self.on_epoch = on_epoch
-        start_peak_memory(ranks.device)
         self.train_loader = self._train_loader()
         self.val_loader = self._eval_loader(splits.val)
         torch.manual_seed(config.run.seed)
@@ -86,6 +85,7 @@ class Trainer:
         self.stepper = Stepper(network, config, ranks)
         self.at = checkpoint.Position()
         self.best: Weights | None = None
+        self.peak_memory_mib: float | None = None
         self._clock = time.perf_counter()
         self._saved_step = -1
 
@@ -121,6 +121,7 @@ class Trainer:
     def train_epoch(self) -> None:
         """Take the steps of the epoch under way, from wherever it stands."""
         self.stepper.network.train()
+        start_peak_memory(self.ranks.device)
         self._epoch_start = (time.perf_counter(), self.at.batch)
         self._interval_start = (time.perf_counter(), self.at.step)
         for batch in self.train_loader.epoch(self.at.epoch, start_batch=self.at.batch):
@@ -148,6 +149,8 @@ class Trainer:
     def _end_epoch(self) -> None:
         self._stop_if_bad()
         seconds, images = self._since(self._epoch_start, self.at.batch)
+        peaks = (self.peak_memory_mib, peak_memory_mib(self.ranks.device))
+        self.peak_memory_mib = max((peak for peak in peaks if peak is not None), default=None)
         loss_sum, correct, seen = self.stepper.totals()
         lr = self.config.optim.lr * self._factor(self.at.step - 1)
         self.at.epoch, self.at.batch = self.at.epoch + 1, 0
@@ -227,7 +230,7 @@ class Trainer:
             "seconds": round(self.at.seconds, 2),
             "seconds_per_epoch": round(images / img_per_s, 4),
             "img_per_s": img_per_s,
-            "peak_memory_mib": peak_memory_mib(self.ranks.device),
+            "peak_memory_mib": self.peak_memory_mib,
             "parameters": self.parameters,
             "flops": self.flops,
             "model": self.config.model.name,

@@ -17,7 +17,7 @@ _PROCESS = Path("/proc/self")
 def start_peak_memory(device: torch.device) -> None:
     """Forget the peak so far."""
     if device.type == "cuda":
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.reset_peak_memory_stats(device)
         return
     try:

@@ -4,8 +4,9 @@ While runs train side by side they disturb each other's times, so latency waits 
 
 - Latency: median wall time of one forward pass in evaluation mode, the device waited for, for one
   image and for a batch as evaluation uses it.
-- Memory: of training. On a GPU torch's peak over the run; on a CPU the tensors that live at once in
-  one training step, weights and optimiser included, as torch's profiler sees them.
+- Memory: of training. On a GPU torch's peak over the run's epochs, evaluation left out; on a CPU
+  the tensors that live at once in one training step, weights and optimiser included, as torch's
+  profiler sees them.
 - Approximation error: |core(q, k, v) - softmax(q, k, v)| / |softmax(q, k, v)|, mean over the
   layers, for the q, k, v that the trained model itself forms from held-out images. The softmax is
   that of the mechanism's own scores (`AttentionCore.softmax_counterpart`); attentions that do not
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from saccade.config import with_overrides
 from saccade.data import Loader, Splits, load_splits, make_loader
 from saccade.layers import AttentionCore
 from saccade.runs import RunFolder
@@ -164,7 +166,7 @@ def _latency_ms(
 
 def _step_memory_mib(run: RunFolder, splits: Splits, ranks: Ranks) -> float:
     """What is allocated at most in a training step on the CPU, weights and optimiser included."""
-    config = run.config()
+    config = with_overrides(run.config(), ["train.compile=false"])  # compiling allocates too
     loader = make_loader(
         splits.train,
         splits.info,

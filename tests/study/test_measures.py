@@ -1,0 +1,61 @@
+"""What is measured of a trained variant means what it says."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from saccade.models import create_model
+from saccade.ops import softmax_attention, taylor_attention
+from saccade.study.comparison import ComparisonFolder, Job
+from saccade.study.comparison.measures import approximation_error, measure_run
+from saccade.train import train
+from tests.train.tiny_runs import tiny
+
+
+def small_model(attention: str, **overrides: object) -> torch.nn.Module:
+    torch.manual_seed(0)
+    sizes = {"embed_dim": 16, "depth": 1, "num_heads": 2, "mlp_hidden_dim": 32, "init_std": 0.5}
+    return create_model("vit_micro_patch4_32", attention=attention, **{**sizes, **overrides}).eval()
+
+
+@torch.no_grad()
+def test_error_is_that_of_the_models_own_queries_and_keys() -> None:
+    model, images = small_model("taylor"), torch.randn(3, 3, 32, 32)
+    seen: list[torch.Tensor] = []
+    model.blocks[0].attn.qkv.register_forward_hook(lambda layer, inputs, out: seen.append(out))
+    found = approximation_error(model, images)
+    q, k, v = seen[0].view(3, -1, 3, 2, 8).permute(2, 0, 3, 1, 4)
+    exact = softmax_attention(q, k, v)
+    expected = (taylor_attention(q, k, v) - exact).norm() / exact.norm()
+    assert found == pytest.approx(float(expected), rel=1e-4)
+    assert found > 0.001
+
+
+@pytest.mark.parametrize("attention", ["softmax", "performer_relu", "performer_ftheta"])
+def test_no_error_where_softmax_is_not_approximated(attention: str) -> None:
+    assert approximation_error(small_model(attention), torch.randn(2, 3, 32, 32)) is None
+
+
+@pytest.mark.parametrize("attention", ["taylorshift", "performer"])
+def test_windows_are_measured_too(attention: str) -> None:
+    error = approximation_error(small_model(attention, window=2), torch.randn(2, 3, 32, 32))
+    assert error is not None
+    assert 0 < error < 2
+
+
+def test_hooks_are_gone_afterwards() -> None:
+    model = small_model("taylor")
+    approximation_error(model, torch.randn(1, 3, 32, 32))
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_memory_grows_with_the_batch_and_repeats_itself(finished: Path, tmp_path: Path) -> None:
+    run = ComparisonFolder.open(finished).run(Job("softmax", 0))
+    first, second = measure_run(run), measure_run(run)
+    assert first["peak_memory_mib"] == second["peak_memory_mib"]
+    larger = tiny("train.epochs=1", "train.ema_decay=null", "train.batch_size=96")
+    train(larger, tmp_path / "run", quiet=True)
+    measured = measure_run(type(run)(tmp_path / "run"))["peak_memory_mib"]
+    assert 2 * first["peak_memory_mib"] < measured < 4 * first["peak_memory_mib"]
+    assert first["latency_ms"] <= first["latency_eval_ms"]
