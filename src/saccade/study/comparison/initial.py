@@ -11,6 +11,7 @@ from saccade.data import DatasetInfo
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.plan import Job
 from saccade.train import build_model
+from saccade.train.distributed import full
 
 __all__ = ["write_initial_weights"]
 
@@ -27,7 +28,7 @@ def write_initial_weights(folder: ComparisonFolder, info: DatasetInfo) -> None:
         fold = None if plan.folds is None else 0
         network = build_model(plan.config(Job(plan.baseline, seed, fold)), info)
         aside = path.with_name(f".{path.name}.{os.getpid()}")
-        save_file(network.state_dict(), aside)
+        save_file({name: full(tensor) for name, tensor in network.state_dict().items()}, aside)
         try:
             path.hardlink_to(aside)
         except FileExistsError:
