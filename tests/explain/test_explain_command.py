@@ -1,6 +1,8 @@
 """`saccade explain` as a user runs it."""
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -134,7 +136,7 @@ def test_ctrl_c_keeps_the_figures_that_are_written(digits_run: Path, tmp_path: P
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while len(list(out.glob("test-*.svg"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
@@ -147,6 +149,35 @@ def test_ctrl_c_keeps_the_figures_that_are_written(digits_run: Path, tmp_path: P
     for figure in figures:
         Image.open(figure).load()
     assert not list(out.glob(".*"))
+
+
+def test_the_bar_goes_to_the_terminal_and_results_to_the_pipe(
+    digits_run: Path, tmp_path: Path
+) -> None:
+    terminal, its_end = pty.openpty()
+    words = ["explain", str(digits_run), "test:0-1", "--out", str(tmp_path), "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "saccade", *words],
+        stdout=subprocess.PIPE,
+        stderr=its_end,
+        text=True,
+        env=os.environ | {"TERM": "xterm"},
+    )
+    os.close(its_end)
+    seen = b"".join(iter(lambda: read_terminal(terminal), b""))
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert [line["image"] for line in lines(printed)] == ["test:0", "test:1"]
+    assert b"explaining" in seen
+    assert b"test:0" not in seen
+    assert seen.rfind(b"\x1b[?25h") > seen.rfind(b"\x1b[?25l") >= 0  # the cursor is back
+
+
+def read_terminal(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # Linux's way to say that the other end is closed
+        return b""
 
 
 def test_help_names_what_an_image_can_be(saccade: Saccade) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -187,7 +188,7 @@ def _draw_data(run: RunFolder, out: Path, options: dict[str, Any], *, as_json: b
 def _show_foreground(run: RunFolder, options: dict[str, Any], *, as_json: bool) -> None:
     from saccade.explain.foreground import measure_foreground
 
-    result = measure_foreground(run, **options)
+    result = measure_foreground(run, each=_progress, **options)
     if as_json:
         typer.echo(json.dumps(result))
         return
@@ -217,12 +218,21 @@ def _stems(names: Sequence[str]) -> dict[str, str]:
 
 def _progress(items: Iterable[Any], total: int | None = None) -> Iterator[Any]:
     """The items, with a bar on stderr where that is a terminal."""
+    from rich import progress
     from rich.console import Console
-    from rich.progress import track
 
     console = Console(stderr=True)
-    shown = console.is_terminal
-    yield from track(items, "explaining", total, console=console, transient=True, disable=not shown)
+    with progress.Progress(
+        progress.TextColumn("explaining"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # results in a file or pipe are not the bar's business
+        disable=not console.is_terminal,
+    ) as bar:
+        yield from bar.track(items, total)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ is compared with the same model before training, on the same images.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +63,12 @@ def foreground_mass(model: nn.Module, data: Masked, method: Method) -> Tensor:
 
 
 def measure_foreground(
-    run: RunFolder, *, count: int = 200, weights: str | None = None, device: str = "auto"
+    run: RunFolder,
+    *,
+    count: int = 200,
+    weights: str | None = None,
+    device: str = "auto",
+    each: Callable[[Sequence[Method]], Iterable[Method]] = iter,
 ) -> dict[str, Any]:
     """The mass on the foreground before and after training, by each method, as JSON values.
 
@@ -71,6 +77,7 @@ def measure_foreground(
         count: Test images, from the first on.
         weights: `best` or `last`; the run's own choice by default.
         device: `auto`, `cpu` or `cuda`.
+        each: Goes through the methods, and may show how far it is.
     """
     config = run.config()
     if config.data.name != "shapes":
@@ -84,7 +91,7 @@ def measure_foreground(
     torch.manual_seed(config.run.seed)
     fresh = build_model(config, predictor.info).to(predictor.device)
     methods = {}
-    for method in METHODS:
+    for method in each(METHODS):
         before, after = (foreground_mass(m, data, method) for m in (fresh, trained))
         methods[method] = {
             "untrained": _interval(before),
