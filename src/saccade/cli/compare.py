@@ -120,7 +120,7 @@ def _print(results: dict[str, Any]) -> None:
         [_accuracy(row) for row in results["rows"]],
     )
     print_table(
-        "training (s/epoch, img/s, MiB), one image forward (ms, MFLOPs), error against softmax",
+        "training: s/epoch, img/s, MiB; one image: ms, MFLOPs; error: to softmax",
         ["attention", "s/epoch", "img/s", "ms", "MiB", "params", "MFLOPs", "error"],
         [_cost(row) for row in results["rows"]],
     )
