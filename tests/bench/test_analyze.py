@@ -188,8 +188,8 @@ def test_crossover_says_where_theory_is(crossed, tmp_path):
 
 
 def test_a_grid_ends_when_the_time_is_spent(crossed):
-    assert crossed.remarks == ["D = 8: ended before N = 16, out of time"]
-    assert {p.tokens for p in crossed.points} == {8, 12}
+    assert crossed.remarks == ["D = 8: no time for all N from 24 on"]
+    assert {p.tokens for p in crossed.points} == {16, 32}
 
 
 def test_a_wrong_form_is_not_timed(monkeypatch):

@@ -164,7 +164,7 @@ class CrossoverFindings(Findings):
                     number(p.flops / 1e9),
                     number(p.peak_mib),
                 ]
-                for p in self.points
+                for p in sorted(self.points, key=lambda p: p.tokens)
                 if p.head_dim == head_dim
             ]
             yield Table(f"D = {head_dim}", columns, lines)

@@ -1,7 +1,8 @@
 """Time, memory and FLOPs of the forms of Taylor attention and of softmax, over N, within a budget.
 
 At every N the forms take turns, so that a disturbance meets all of them alike. Each was compared
-with float64 before. N grows until the next would not fit the time that is left for its D.
+with float64 before. N grows until the next would not fit the time that is left for its D; what lies
+between the powers of two comes last.
 """
 
 from __future__ import annotations
@@ -113,10 +114,15 @@ class Point:
 
 
 def lengths(head_dim: int) -> list[int]:
-    """Powers of two and their 1.5-folds, from a quarter of N0 to eight times N0."""
+    """Powers of two and their 1.5-folds, from a third of N0 to eight times N0."""
     middle = speed_threshold(head_dim, symmetric=True)
     steps = sorted(n for i in range(2, 18) for n in (1 << i, 3 << (i - 1)))
-    return [n for n in steps if middle / 6 <= n <= 8 * middle]
+    return [n for n in steps if middle / 3 <= n <= 8 * middle]
+
+
+def is_power_of_two(tokens: int) -> bool:
+    """Whether N belongs to the coarse grid, which is measured first and whose memory is."""
+    return tokens & (tokens - 1) == 0
 
 
 @dataclass
@@ -150,24 +156,30 @@ class Measurement:
                 self._add_memory(head_dim)
 
     def _run_dim(self, head_dim: int, deadline: float) -> None:
+        """The coarse grid first, so that little time still reaches far; then what lies between."""
         grid = lengths(head_dim)
         slice_s = 0.4 * (deadline - time.monotonic()) / len(grid)
-        for i, tokens in enumerate(grid):
+        done, end = 0, grid[-1] + 1
+        for tokens in sorted(grid, key=lambda n: (not is_power_of_two(n), n)):
             left = deadline - time.monotonic()
-            if i >= LEAST_LENGTHS and self._expected_s(head_dim, tokens) > left:
-                self.remarks.append(f"D = {head_dim}: ended before N = {tokens}, out of time")
-                return
+            if done >= LEAST_LENGTHS and self._expected_s(head_dim, tokens) > left:
+                end = min(end, tokens)
+            if tokens >= end:
+                continue
             self._run_shape(self._shape(head_dim, tokens), slice_s)
-            done = min(1.0, (time.monotonic() - self._start) / self.seconds)
-            self.report(f"D = {head_dim}, N = {tokens:,}", done)
+            done += 1
+            share = min(1.0, (time.monotonic() - self._start) / self.seconds)
+            self.report(f"D = {head_dim}, N = {tokens:,}", share)
+        if end <= grid[-1]:
+            self.remarks.append(f"D = {head_dim}: no time for all N from {end} on")
 
     def _shape(self, head_dim: int, tokens: int) -> Shape:
         return Shape(1, max(1, TOKENS[self.device.type] // tokens), tokens, head_dim)
 
     def _expected_s(self, head_dim: int, tokens: int) -> float:
-        """Time for the fewest rounds at N, from what the last N took."""
+        """Time for the fewest rounds at N, from what the next smaller N took."""
         own = [p for p in self.points if p.head_dim == head_dim]
-        last = max(p.tokens for p in own)
+        last = max((p.tokens for p in own if p.tokens < tokens), default=own[0].tokens)
         calls_ms = sum(
             p.median_ms
             * (tokens * self._shape(head_dim, tokens).heads)
@@ -220,7 +232,7 @@ class Measurement:
         chosen = [
             i
             for i, p in enumerate(self.points)
-            if p.head_dim == head_dim and p.tokens & (p.tokens - 1) == 0
+            if p.head_dim == head_dim and is_power_of_two(p.tokens)
         ]
         requests = [
             {
