@@ -92,7 +92,7 @@ def draw_pairs(
 
 
 def _title(sheet: Sheet, run: str, told: str) -> None:
-    sheet.words(run, MARGIN, 0.36, size=TITLE, bold=True)
+    sheet.words(shortened(run, 48), MARGIN, 0.36, size=TITLE, bold=True)
     sheet.words(told, MARGIN, 0.56, colour=MUTED)
 
 

@@ -23,7 +23,7 @@ LARGE, HEADER = 1.75, 0.78
 BARS = 2.1
 HEADS_BELOW = LARGE + 0.56
 LAYER_NAME = 0.62
-CELLS_WIDTH = 5.4
+CELLS_WIDTH, NARROWEST = 5.4, 0.84  # the caption of a map needs that much
 CAPTION = 0.2
 SUMMARIES: dict[Method, str] = {
     "attention": "mean attention",
@@ -54,7 +54,7 @@ def draw_explanations(explanations: Sequence[Explanation]) -> Sheet:
 
 def _cell(maps: AttentionMaps) -> float:
     """Side of one head's map in inches."""
-    return min(1.05, CELLS_WIDTH / (len(maps.heads) + 1) - 0.08)
+    return max(NARROWEST, min(1.05, CELLS_WIDTH / (len(maps.heads) + 1) - 0.08))
 
 
 def _block_width(maps: AttentionMaps) -> float:
@@ -64,16 +64,15 @@ def _block_width(maps: AttentionMaps) -> float:
 
 def _draw_block(sheet: Sheet, explanation: Explanation, left: float, width: float) -> None:
     maps = explanation.maps
-    sheet.words(explanation.run, left, 0.36, size=TITLE, bold=True)
-    sheet.words(
-        f"{explanation.attention} attention   ·   {explanation.picture}", left, 0.56, colour=MUTED
-    )
+    sheet.words(shortened(explanation.run, 48), left, 0.36, size=TITLE, bold=True)
+    told = f"{explanation.attention} attention   ·   {shortened(explanation.picture, 44)}"
+    sheet.words(told, left, 0.56, colour=MUTED)
     sheet.picture(pixels(explanation.image, 320), left, HEADER, LARGE)
     place = left + LARGE + GAP
     _draw_map(sheet, explanation, maps.summary[0], place, HEADER, LARGE)
     sheet.words(SUMMARIES[maps.method], place, HEADER + LARGE + 0.14, size=SMALL + 0.4)
     place += LARGE + GAP + 0.16
-    _draw_classes(sheet, explanation, place, HEADER, left + width - place)
+    _draw_classes(sheet, explanation, place, HEADER, min(left + width - place, 1.3 * BARS))
     _draw_heads(sheet, explanation, left, HEADER + HEADS_BELOW)
 
 
@@ -95,8 +94,14 @@ def _draw_classes(
     """The likeliest classes as bars; blue where right, red where wrong, grey where not known."""
     said, truth = explanation.classes[0][0], explanation.truth
     colour = INK if truth is None else GOOD if said == truth else BAD
-    sheet.words(said, x, y + 0.16, size=TITLE, bold=True, colour=colour)
-    told = "" if truth is None else "correct" if said == truth else f"wrong: it is {truth}"
+    sheet.words(shortened(said, 22), x, y + 0.16, size=TITLE, bold=True, colour=colour)
+    told = (
+        ""
+        if truth is None
+        else "correct"
+        if said == truth
+        else f"wrong: it is {shortened(truth, 24)}"
+    )
     sheet.words(told, x, y + 0.34, size=SMALL, colour=MUTED)
     for line, (name, probability) in enumerate(explanation.classes[:count]):
         at = y + 0.6 + 0.25 * line
@@ -125,4 +130,4 @@ def _draw_heads(sheet: Sheet, explanation: Explanation, left: float, top: float)
 
 
 def _factor(value: Tensor) -> str:
-    return f"{float(value):.1f}" if value >= 1 else f"{float(value):.2f}"
+    return f"{float(value):.1f}" if value >= 10 else f"{float(value):.2f}"
