@@ -50,7 +50,7 @@ def make_problem(dim: int, tokens: int) -> Problem:
     torch.manual_seed(0)
     qkv = torch.randn(max(1, heads // 8), tokens, 3, min(8, heads), dim, device="cuda")
     q, k, v = qkv.bfloat16().permute(2, 0, 3, 1, 4)
-    return Problem(q, k, v, None, None, dim**-0.5, 0.5, 1.0, 1.0, "ieee")
+    return Problem(q, k, v, None, None, dim**-0.5, 0.5, 1.0, 1.0, False, "ieee")
 
 
 class Runner:

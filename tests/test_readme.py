@@ -31,8 +31,43 @@ def benchmark_table(path: Path) -> str:
     return "\n".join(lines)
 
 
-def test_the_benchmark_table_is_the_result_files():
+def gpu_table(path: Path) -> str:
+    """The README's table of fused kernels, made from a result file."""
+    rows = json.loads(path.read_text())["rows"]
+    ms = {
+        (r["head_dim"], r["tokens"], r["direction"], r["mechanism"]): r["timing"]["median_ms"]
+        for r in rows
+        if r["status"] == "timed"
+    }
+    lines = [
+        "| D | N | softmax: cuDNN, flash ms | direct ms | linear time ms | the better one "
+        "| with backward: softmax, better Taylor ms | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for d in (16, 32, 64, 128):
+        for n in (1024, 4096, 16384, 65536):
+            cells = {}
+            for way in ("forward", "training"):
+                softmax = [ms[d, n, way, f"sdpa-{kind}"] for kind in ("cudnn", "flash")]
+                ours = [ms[d, n, way, f"taylor-{kind}/triton"] for kind in ("direct", "efficient")]
+                cells[way] = softmax, ours, f"{min(softmax) / min(ours):.2f}x"
+            (cudnn, flash), (direct, linear), faster = cells["forward"]
+            softmax, ours, trained = cells["training"]
+            lines.append(
+                f"| {d} | {n:,} | {cudnn:.2f}, {flash:.2f} | {direct:.2f} | {linear:.2f} "
+                f"| {faster} | {min(softmax):.1f}, {min(ours):.1f} | {trained} |"
+            )
+    return "\n".join(lines)
+
+
+TABLES = {
+    "benchmarks/attention_cpu_202611.json": benchmark_table,
+    "benchmarks/attention_h200_202611.json": gpu_table,
+}
+
+
+def test_the_benchmark_tables_are_the_result_files():
     found = re.findall(r"<!-- table: (\S+) -->\n(.*?)\n<!-- end of table -->", README, re.DOTALL)
-    assert len(found) == 1
+    assert [path for path, _ in found] == list(TABLES)
     for path, table in found:
-        assert table == benchmark_table(ROOT / path)
+        assert table == TABLES[path](ROOT / path)

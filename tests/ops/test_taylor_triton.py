@@ -42,16 +42,15 @@ def equation(q, k, v, mask):
 
 
 def fused_shift(algorithm, q, k, v, mask, temperature):
-    return on_device(
-        taylorshift_attention, q, k, v, temperature, key_mask=mask, algorithm=algorithm
-    )
+    options = {"algorithm": algorithm, "normalise_output": True}
+    return on_device(taylorshift_attention, q, k, v, temperature, key_mask=mask, **options)
 
 
 def shift_equation(q, k, v, mask, temperature):
     q, k = (x / (x**2).sum(dim=-1, keepdim=True).sqrt() for x in (q, k))
-    return taylor_attention_reference(
-        q * temperature.view(-1, 1, 1), k, v, scale=1.0, key_mask=mask
-    )
+    out = taylor_attention_reference(q * temperature.view(-1, 1, 1), k, v, scale=1.0, key_mask=mask)
+    keys = torch.full((len(q),), k.shape[2]) if mask is None else mask.sum(dim=-1)
+    return out * (keys.to(out.dtype) / k.shape[3]).sqrt().view(-1, 1, 1, 1)
 
 
 def draw(seed, **shape):
@@ -161,7 +160,8 @@ def test_opcheck(algorithm):
     q, k, v, mask = (x.to(DEVICE) for x in make_inputs(batch=1, heads=1, queries=9, masked=True))
     leaves = [x.float().requires_grad_() for x in (q, k, v)]
     temperature = torch.ones(1, device=DEVICE, requires_grad=True)
-    arguments = (*leaves, mask, temperature, 1.0, 0.5, 1.0, 1.0, algorithm == "efficient")
+    numbers = (1.0, 0.5, 1.0, 1.0)
+    arguments = (*leaves, mask, temperature, *numbers, True, algorithm == "efficient")
     torch.library.opcheck(torch.ops.saccade.taylor_fused.default, arguments)
 
 

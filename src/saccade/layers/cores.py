@@ -4,7 +4,6 @@ A core is a module on (B, H, N, D) that owns the parameters of its mechanism and
 cores answer the same three questions: the output, the weights of chosen queries, the FLOPs.
 """
 
-import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -19,6 +18,7 @@ from saccade.ops.taylor import (
     check_coefficients,
     explain_choice,
     num_features,
+    output_factor,
     speed_threshold,
     taylor_attention,
     taylor_weights,
@@ -264,23 +264,42 @@ class TaylorShiftCore(TaylorCore):
         self.output_normalized = output_normalized
         self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
 
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
+        """As in every core; where nothing is dropped, both normalisations in one call."""
+        if not self.normalize_input or (self.training and self.attn_drop > 0):
+            return super().forward(q, k, v, key_mask=key_mask)
+        algorithm = self._settled(k.shape[2])
+        return self._shifted(algorithm, q, k, v, key_mask, self.output_normalized)
+
     def attend_by(
         self, algorithm: Algorithm, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None
     ) -> Tensor:
         """TaylorShift attention by a given algorithm, its output not yet scaled."""
         if self.normalize_input:
-            return taylorshift_attention(
-                q,
-                k,
-                v,
-                self.temperature.flatten(),
-                coefficients=self.coefficients,
-                key_mask=key_mask,
-                algorithm=algorithm,
-                backend=self.backend,
-            )
+            return self._shifted(algorithm, q, k, v, key_mask, normalise_output=False)
         q = q * self.temperature.to(q.dtype)
         return super().attend_by(algorithm, q, k, v, key_mask=key_mask)
+
+    def _shifted(
+        self,
+        algorithm: Algorithm,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        key_mask: Tensor | None,
+        normalise_output: bool,
+    ) -> Tensor:
+        return taylorshift_attention(
+            q,
+            k,
+            v,
+            self.temperature.flatten(),
+            coefficients=self.coefficients,
+            key_mask=key_mask,
+            normalise_output=normalise_output,
+            algorithm=algorithm,
+            backend=self.backend,
+        )
 
     def attention_weights(
         self,
@@ -322,11 +341,8 @@ class TaylorShiftCore(TaylorCore):
         """Multiply by sqrt(N / D)."""
         if not self.output_normalized:
             return out
-        if key_mask is None:
-            return out * math.sqrt(k.shape[2] / self.head_dim)
-        attended = key_mask.sum(dim=-1).to(compute_dtype(out.dtype))[:, None, None, None]
-        factor: Tensor = (attended / self.head_dim).sqrt().to(out.dtype)
-        return out * factor
+        factor = output_factor(k, key_mask, compute_dtype(out.dtype))
+        return out * (factor if isinstance(factor, float) else factor.to(out.dtype))
 
     def extra_repr(self) -> str:
         """The options, for `print(model)`."""

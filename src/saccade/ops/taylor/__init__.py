@@ -3,6 +3,7 @@
 from saccade.ops.taylor.attention import (
     Algorithm,
     check_coefficients,
+    output_factor,
     taylor_attention,
     taylor_weights,
     taylorshift_attention,
@@ -19,6 +20,7 @@ __all__ = [
     "explain_choice",
     "memory_threshold",
     "num_features",
+    "output_factor",
     "speed_threshold",
     "taylor_attention",
     "taylor_weights",

@@ -6,7 +6,7 @@
 F = D(D+1)/2 + D + 1; both need memory linear in N and agree to rounding.
 """
 
-from math import isfinite
+from math import isfinite, sqrt
 from typing import Literal, get_args
 
 import torch
@@ -32,6 +32,7 @@ from saccade.ops.taylor.efficient import efficient
 __all__ = [
     "Algorithm",
     "check_coefficients",
+    "output_factor",
     "taylor_attention",
     "taylor_weights",
     "taylorshift_attention",
@@ -86,6 +87,7 @@ def taylorshift_attention(
     *,
     coefficients: Coefficients = EXPONENTIAL,
     key_mask: Tensor | None = None,
+    normalise_output: bool = False,
     algorithm: Algorithm = "auto",
     backend: Backend = "auto",
 ) -> Tensor:
@@ -98,8 +100,9 @@ def taylorshift_attention(
         temperature: (H,), a factor of the scores for each head.
         coefficients: As in `taylor_attention`.
         key_mask: As in `taylor_attention`.
+        normalise_output: Multiply by sqrt(N / D), N the number of keys attended to.
         algorithm: As in `taylor_attention`.
-        backend: As in `taylor_attention`; fused, unit rows are never written to memory.
+        backend: As in `taylor_attention`; fused, nothing but the result is written to memory.
 
     Returns:
         (B, H, N, E) in the dtype of q.
@@ -112,7 +115,9 @@ def taylorshift_attention(
             f"temperature has shape {tuple(temperature.shape)}; expected ({q.shape[1]},), "
             "one for each head"
         )
-    return _attend(q, k, v, temperature, 1.0, coefficients, key_mask, algorithm, backend)
+    return _attend(
+        q, k, v, temperature, 1.0, coefficients, key_mask, algorithm, backend, normalise_output
+    )
 
 
 def _attend(
@@ -125,6 +130,7 @@ def _attend(
     key_mask: Tensor | None,
     algorithm: Algorithm,
     backend: Backend,
+    normalise_output: bool = False,
 ) -> Tensor:
     """Choose backend and algorithm, then run."""
     if algorithm not in get_args(Algorithm):
@@ -152,6 +158,7 @@ def _attend(
             key_mask=key_mask,
             temperature=temperature,
             algorithm="efficient" if algorithm == "efficient" else "direct",
+            normalise_output=normalise_output,
         )
     run = direct if algorithm == "direct" else efficient
     if temperature is None:
@@ -159,7 +166,16 @@ def _attend(
     q_unit, k_unit = unit_rows(q, k, temperature)
     wide = v.to(q_unit.dtype)
     out = run(q_unit, k_unit, wide, scale=scale, coefficients=coefficients, key_mask=key_mask)
+    if normalise_output:
+        out = out * output_factor(k, key_mask, out.dtype)
     return out.to(v.dtype)
+
+
+def output_factor(k: Tensor, key_mask: Tensor | None, dtype: torch.dtype) -> float | Tensor:
+    """sqrt(N / D), N the number of keys attended to: a number, or (B, 1, 1, 1) where masked."""
+    if key_mask is None:
+        return sqrt(k.shape[2] / k.shape[3])
+    return (key_mask.sum(dim=-1).to(dtype) / k.shape[3]).sqrt()[:, None, None, None]
 
 
 def unit_rows(q: Tensor, k: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,12 +186,13 @@ def unit_rows(q: Tensor, k: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor
 
 
 def _takes_fused(backend: Backend, q: Tensor, v: Tensor) -> bool:
-    """`auto` takes the kernels for half precision on a GPU, and for float32 where TF32 is allowed.
+    """`auto` takes the kernels for bfloat16 on a GPU, and for float32 where TF32 is allowed.
 
     Exact float32 products do not use the matrix units; there torch's own products are as fast.
+    float16 goes through TF32 products, whose errors on a GPU are not shown to be small enough yet.
     """
-    half = q.dtype in (torch.bfloat16, torch.float16)
-    preferred = q.is_cuda and (half or torch.backends.cuda.matmul.allow_tf32)
+    tf32 = q.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
+    preferred = q.is_cuda and (q.dtype == torch.bfloat16 or tf32)
     return takes_fused(backend, fused_obstacle(v, q.shape[-1]), preferred=preferred)
 
 

@@ -12,10 +12,12 @@ from saccade.ops.taylor.thresholds import speed_threshold
 
 __all__ = ["Choice", "explain_choice"]
 
-# Tokens from which the fused efficient kernels should beat the fused direct ones, by head dim. Not
-# measured: estimated from single kernel times on an H200 in bfloat16, the direct ones taken to grow
-# linearly with N at a fixed number of tokens. `saccade bench attention --calibrate` measures.
-_FUSED_CROSSOVERS = {16: 512, 32: 1024, 64: 3600, 128: 12000}
+# Tokens from which the fused efficient kernels beat the fused direct ones, by head dim: where the
+# lines of benchmarks/attention_h200_202611.json cross (bfloat16; the mean of plain and normalised).
+_FUSED_CROSSOVERS = {
+    "forward": {16: 900, 32: 650, 64: 3150, 128: 11900},
+    "training": {16: 930, 32: 670, 64: 2200, 128: 9400},
+}
 
 
 class Choice(NamedTuple):
@@ -41,7 +43,7 @@ def explain_choice(
     harmonic mean counts. N0 is the first of these that there is:
 
     1. what `saccade bench attention --calibrate` measured for this device, dtype and head dim;
-    2. for the fused kernels, an estimate from kernel times on an H200;
+    2. for the fused kernels, what was measured on an H200;
     3. `speed_threshold(head_dim, symmetric=True)`: where linear time takes fewer FLOPs.
 
     Args:
@@ -69,8 +71,9 @@ def _threshold(
     if measured >= 0:
         return measured, f"measured on {device_name}"
     if backend == "triton":
-        width = next(d for d in _FUSED_CROSSOVERS if head_dim <= d)
-        return _FUSED_CROSSOVERS[width], "fused kernels, estimated from kernel times on an H200"
+        crossovers = _FUSED_CROSSOVERS["training" if training else "forward"]
+        width = next(d for d in crossovers if head_dim <= d)
+        return crossovers[width], "fused kernels, measured on an H200"
     return speed_threshold(head_dim, symmetric=True), "linear time takes fewer FLOPs from there on"
 
 

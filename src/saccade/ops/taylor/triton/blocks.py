@@ -14,6 +14,8 @@ __all__ = [
     "INTERPRETED",
     "head_offset",
     "load_rows",
+    "load_share",
+    "output_factor",
     "pull_back",
     "row_factors",
     "row_gradients",
@@ -92,6 +94,22 @@ def pull_back(grad, raw, factor, NORMALIZE: tl.constexpr):
 
 
 @triton.jit
+def load_share(share_ptr, sample, MASKED: tl.constexpr):
+    """The share of the keys that a sample attends to."""
+    if MASKED:
+        return tl.load(share_ptr + sample)
+    return 1.0
+
+
+@triton.jit
+def output_factor(share, lift, LIFT: tl.constexpr):
+    """f = sqrt(keys attended to / D) where outputs are normalised, lift being that of all keys."""
+    if LIFT:
+        return lift * tl.sqrt(share * 1.0 + tl.zeros([], tl.float32))
+    return 1.0
+
+
+@triton.jit
 def lengths(
     x_ptr, temperature_ptr, out_ptr, heads, tokens, D, xb, xh, xn, xd, scale,
     DP: tl.constexpr, ROWS: tl.constexpr, TEMPERED: tl.constexpr,
@@ -110,10 +128,11 @@ def lengths(
 
 @triton.jit
 def row_gradients(
-    grad_ptr, out_ptr, total_ptr, dy_ptr, dz_ptr, queries, heads,
-    grad_b, grad_h, grad_n, grad_d, E, EP: tl.constexpr, ROWS: tl.constexpr,
+    grad_ptr, out_ptr, total_ptr, share_ptr, dy_ptr, dz_ptr, queries, heads,
+    grad_b, grad_h, grad_n, grad_d, E, lift,
+    EP: tl.constexpr, ROWS: tl.constexpr, MASKED: tl.constexpr, LIFT: tl.constexpr,
 ):  # fmt: skip
-    """From g and o: the gradients g / z and -(g.o) / z of numerator and denominator."""
+    """From g and o = f y / z: the gradients f g / z and -(g.o) / z of y and z."""
     first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
     keep = first + tl.arange(0, ROWS) < queries
     cols = tl.arange(0, EP)
@@ -123,5 +142,6 @@ def row_gradients(
     o = load_rows(out_ptr + row * E, keep, cols, E, E, 1, False).to(tl.float32)
     places = row + tl.arange(0, ROWS)
     inverse = 1.0 / tl.load(total_ptr + places, mask=keep, other=1.0)
-    store_rows(dy_ptr + row * E, keep, cols, E, E, g * inverse[:, None])
+    factor = output_factor(load_share(share_ptr, bh // heads, MASKED), lift, LIFT)
+    store_rows(dy_ptr + row * E, keep, cols, E, E, g * (inverse * factor)[:, None])
     tl.store(dz_ptr + places, -tl.sum(g * o, axis=1) * inverse, mask=keep)

@@ -17,6 +17,8 @@ import triton.language as tl
 from saccade.ops.taylor.triton.blocks import (
     head_offset,
     load_rows,
+    load_share,
+    output_factor,
     pull_back,
     row_factors,
     settle,
@@ -46,11 +48,11 @@ def _load_numbers(pointer, inside, EVEN: tl.constexpr):
 
 @triton.jit
 def direct_forward(
-    q_ptr, k_ptr, v_ptr, mask_ptr, temperature_ptr, lengths_ptr, count_ptr, moments_ptr,
+    q_ptr, k_ptr, v_ptr, mask_ptr, temperature_ptr, lengths_ptr, share_ptr, moments_ptr,
     out_ptr, total_ptr, heads, queries, keys, D, E,
-    qb, qh, qn, qd, kb, kh, kn, kd, vb, vh, vn, vd, scale, a, b, c, floor,
+    qb, qh, qn, qd, kb, kh, kn, kd, vb, vh, vn, vd, scale, a, b, c, floor, lift,
     DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    NORMALIZE: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
+    NORMALIZE: tl.constexpr, LIFT: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
     DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """o and z of a block of queries."""
@@ -66,9 +68,7 @@ def direct_forward(
     k_base, v_base = k_ptr + head_offset(bh, heads, kb, kh), v_ptr + head_offset(bh, heads, vb, vh)
     mask_ptr += (bh // heads).to(tl.int64) * keys
     lengths_ptr += bh.to(tl.int64) * keys
-    share = 1.0  # of the keys that are attended to
-    if MASKED:
-        share = tl.load(count_ptr + bh // heads)
+    share = load_share(share_ptr, bh // heads, MASKED)
     gram_at = moments_ptr + bh.to(tl.int64) * (DP * EP + DP * DP + DP + EP) + DP * EP
     gram = tl.load(gram_at + cols[:, None] * DP + cols[None, :]).to(DTYPE)
     along = tl.dot(x, gram, input_precision=PRECISION) + tl.load(gram_at + DP * DP + cols)[None, :]
@@ -89,7 +89,7 @@ def direct_forward(
         k_base += BLOCK * kn
         v_base += BLOCK * vn
     constant = tl.load(gram_at + DP * DP + DP + wide)
-    acc = (acc * (1.0 / keys) + constant[None, :]) * (1.0 / z)[:, None]
+    acc = (acc * (1.0 / keys) + constant[None, :]) * (output_factor(share, lift, LIFT) / z)[:, None]
     row = bh.to(tl.int64) * queries + first
     store_rows(out_ptr + row * E, keep, wide, E, E, acc)
     tl.store(total_ptr + row + tl.arange(0, ROWS), z, mask=keep)

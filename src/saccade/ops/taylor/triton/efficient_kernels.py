@@ -20,7 +20,8 @@ Outer products are taken of rows as they lie in memory; alpha^2 (alpha in x (x) 
 comes out of a product, or the other operand of one, never the features.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, var-annotated"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, assignment"
+# mypy: disable-error-code="var-annotated"
 
 import triton
 import triton.language as tl
@@ -29,6 +30,8 @@ from saccade.ops.taylor.triton.blocks import (
     NORM_EPS,
     head_offset,
     load_rows,
+    load_share,
+    output_factor,
     pull_back,
     row_factors,
     settle,
@@ -316,18 +319,18 @@ def _load_moments(place, DP: tl.constexpr, EP: tl.constexpr, DTYPE: tl.constexpr
 
 @triton.jit
 def values(
-    x_ptr, mask_ptr, temperature_ptr, count_ptr, state_ptr, moments_ptr, out_ptr, total_ptr,
+    x_ptr, mask_ptr, temperature_ptr, share_ptr, state_ptr, moments_ptr, out_ptr, total_ptr,
     heads, tokens, D, E, per_program,
-    xb, xh, xn, xd, scale, c, floor,
+    xb, xh, xn, xd, scale, c, floor, lift,
     TILES: tl.constexpr, PAIRS: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
     ROWS: tl.constexpr, PART: tl.constexpr, HOLD: tl.constexpr, NORMALIZE: tl.constexpr,
-    TEMPERED: tl.constexpr, DIVIDE: tl.constexpr, MASKED: tl.constexpr, COUNTED: tl.constexpr,
-    EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    TEMPERED: tl.constexpr, DIVIDE: tl.constexpr, MASKED: tl.constexpr, SHARED: tl.constexpr,
+    LIFT: tl.constexpr, EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """(x (x) x) S + x L + r for some blocks of rows; over z, which is kept, where DIVIDE.
 
-    The state goes by in steps of PART x 16 features; where HOLD, it is loaded once for all blocks of
-    a program.
+    The state goes by in steps of PART x 16 features; where HOLD, it is loaded once for all blocks
+    of a program.
     """
     STEPS: tl.constexpr = PAIRS * (16 // PART)
     bh = tl.program_id(1)
@@ -339,9 +342,7 @@ def values(
     factor = scale
     if TEMPERED:
         factor = scale * tl.load(temperature_ptr + bh % heads)
-    share = 1.0  # of the keys that are attended to
-    if COUNTED:
-        share = tl.load(count_ptr + bh // heads)
+    share = load_share(share_ptr, bh // heads, SHARED)
     state = state_ptr + bh.to(tl.int64) * PAIRS * 256 * E
     mixed_at = moments_ptr + bh.to(tl.int64) * (DP * EP + DP * DP + DP + EP)
     sums_at = mixed_at + DP * EP + DP * DP
@@ -380,7 +381,7 @@ def values(
             along = tl.dot(x_low, gram, input_precision=PRECISION) + sums[None, :]
             z = tl.maximum(tl.sum(along * x, axis=1) + c * share, floor * share)
             z = tl.where(z > 0, z, 1.0)
-            acc *= (1.0 / z)[:, None]
+            acc *= (output_factor(share, lift, LIFT) / z)[:, None]
             tl.store(total_ptr + row + local, z, mask=exists)
         if MASKED:
             acc *= tl.where(keep, 1.0, 0.0)[:, None]

@@ -59,8 +59,9 @@ def _row_gradients(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> tupl
     dy = p.new(p.batch_heads, p.queries, p.width, dtype=p.operands)
     dz = p.new(p.batch_heads, p.queries, dtype=torch.float32)
     row_gradients[(triton.cdiv(p.queries, _ROW_BLOCK), p.batch_heads)](
-        grad, out, total, dy, dz, p.queries, p.heads, *grad.stride(), p.width,
+        grad, out, total, p.shares(), dy, dz, p.queries, p.heads, *grad.stride(), p.width, p.lift,
         EP=power_of_two(p.width), ROWS=_ROW_BLOCK,
+        MASKED=p.key_mask is not None, LIFT=p.normalise_output,
     )  # fmt: skip
     return dy, dz
 
@@ -93,8 +94,10 @@ def run_direct(p: Problem) -> tuple[Tensor, Tensor]:
     direct_forward[(triton.cdiv(p.queries, size.rows), p.batch_heads)](
         p.q, p.k, p.v, p.mask_argument, p.temperature_argument,
         alpha, p.shares(), sums, out, total, p.heads, p.queries, p.keys, p.dim, p.width,
-        *p.q.stride(), *p.k.stride(), *p.v.stride(), p.scale, p.a, p.b, p.c, p.floor,
+        *p.q.stride(), *p.k.stride(), *p.v.stride(),
+        p.scale, p.a, p.b, p.c, p.floor, p.lift,
         ROWS=size.rows, BLOCK=size.block, num_warps=size.warps, num_stages=size.stages,
+        LIFT=p.normalise_output,
         EVEN=_is_even(p, p.keys, size.block), **_flags(p),
     )  # fmt: skip
     return out, total
@@ -242,15 +245,15 @@ def _values(
     tiles, tokens = _tiles(p), x.shape[2]
     hold = tiles["PAIRS"] <= 3 and p.width <= 32
     per_program = _rows_per_program(p, tokens, size.rows, hold)
-    counted = p.key_mask is not None
     values[(triton.cdiv(tokens, per_program), p.batch_heads)](
         x, p.mask_argument, p.temperature_argument,
         p.shares(),
         state, sums, out, sums if total is None else total,
         p.heads, tokens, p.dim, p.width, per_program, *x.stride(),
-        p.scale if queries else 1.0, p.c, p.floor,
+        p.scale if queries else 1.0, p.c, p.floor, p.lift,
         ROWS=size.rows, PART=size.block, num_warps=size.warps, num_stages=size.stages, HOLD=hold,
-        TEMPERED=queries and p.temperature is not None, DIVIDE=queries, COUNTED=counted,
+        TEMPERED=queries and p.temperature is not None, DIVIDE=queries,
+        SHARED=p.key_mask is not None, LIFT=p.normalise_output,
         EVEN=_is_even(p, tokens, size.rows), **flags, **tiles,
     )  # fmt: skip
 

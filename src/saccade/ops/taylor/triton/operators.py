@@ -19,9 +19,10 @@ def _problem(
     key_mask: Tensor | None,
     temperature: Tensor | None,
     numbers: tuple[float, float, float, float],
+    normalise_output: bool,
 ) -> Problem:
     precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
-    return Problem(q, k, v, key_mask, temperature, *numbers, precision=precision)
+    return Problem(q, k, v, key_mask, temperature, *numbers, normalise_output, precision)
 
 
 def _state_shapes(q: Tensor, v: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -42,11 +43,14 @@ def _forward(
     a: float,
     b: float,
     c: float,
+    normalise_output: bool,
     efficient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c))
+    problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c), normalise_output)
     if q.numel() == 0:
-        results = _fake_forward(q, k, v, key_mask, temperature, scale, a, b, c, efficient)
+        results = _fake_forward(
+            q, k, v, key_mask, temperature, scale, a, b, c, normalise_output, efficient
+        )
     elif efficient:
         return launch.run_efficient(problem)
     else:
@@ -56,7 +60,7 @@ def _forward(
 
 
 @_forward.register_fake
-def _fake_forward(q, k, v, key_mask, temperature, scale, a, b, c, efficient):  # type: ignore[no-untyped-def]
+def _fake_forward(q, k, v, key_mask, temperature, scale, a, b, c, _lift, efficient):  # type: ignore[no-untyped-def]
     out = q.new_empty(*q.shape[:3], v.shape[-1])
     total = q.new_empty(q.shape[0] * q.shape[1], q.shape[2], dtype=torch.float32)
     if not efficient:
@@ -82,9 +86,10 @@ def _backward(
     a: float,
     b: float,
     c: float,
+    normalise_output: bool,
     efficient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c))
+    problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c), normalise_output)
     if q.numel() == 0:
         dt = total.new_zeros(0 if temperature is None else q.shape[1])
         return q.new_zeros(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape), dt
@@ -103,15 +108,15 @@ def _(grad, q, k, v, key_mask, temperature, out, total, *rest):  # type: ignore[
 
 
 def _setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    *tensors, scale, a, b, c, efficient = inputs
-    ctx.numbers = (scale, a, b, c, efficient)
+    *tensors, scale, a, b, c, normalise_output, efficient = inputs
+    ctx.numbers = (scale, a, b, c, normalise_output, efficient)
     ctx.save_for_backward(*tensors, *output)
     ctx.mark_non_differentiable(*output[1:])
 
 
 def _autograd(ctx, grad, *_unused):  # type: ignore[no-untyped-def]
     dq, dk, dv, dt = _backward(grad, *ctx.saved_tensors, *ctx.numbers)
-    return dq, dk, dv, None, None if dt.numel() == 0 else dt, None, None, None, None, None
+    return dq, dk, dv, None, None if dt.numel() == 0 else dt, *[None] * 6
 
 
 _forward.register_autograd(_autograd, setup_context=_setup_context)
@@ -146,10 +151,11 @@ def fused(
     key_mask: Tensor | None,
     temperature: Tensor | None,
     algorithm: Literal["direct", "efficient"],
+    normalise_output: bool,
 ) -> Tensor:
     """Taylor attention by the fused kernels; with a temperature (H,) q and k are normalised."""
     if temperature is not None:
         temperature = temperature.float()
-    numbers = (scale, *coefficients)
-    out: Tensor = _forward(q, k, v, key_mask, temperature, *numbers, algorithm == "efficient")[0]
+    options = (scale, *coefficients, normalise_output, algorithm == "efficient")
+    out: Tensor = _forward(q, k, v, key_mask, temperature, *options)[0]
     return out

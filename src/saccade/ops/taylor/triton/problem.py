@@ -27,6 +27,7 @@ class Problem:
         a: Coefficient of s^2.
         b: Coefficient of s.
         c: Constant coefficient.
+        normalise_output: Whether the output is multiplied by sqrt(keys attended to / D).
         precision: How float32 products are taken: `ieee` or `tf32`.
     """
 
@@ -39,6 +40,7 @@ class Problem:
     a: float
     b: float
     c: float
+    normalise_output: bool
     precision: str
 
     @property
@@ -89,6 +91,11 @@ class Problem:
     def floor(self) -> float:
         """The smallest possible weight, c - b^2 / 4a."""
         return max(0.0, self.c - self.b * self.b / (4 * self.a))
+
+    @property
+    def lift(self) -> float:
+        """Factor of the output, but for the share of keys that a sample attends to."""
+        return (self.keys / self.dim) ** 0.5 if self.normalise_output else 1.0
 
     @property
     def mask_argument(self) -> Tensor:

@@ -1,8 +1,8 @@
 """Block sizes of the fused kernels: data, so that no call waits for a search.
 
-Searched on an H200 in bfloat16; what that search is worth, `docs/log.md` says. Wider dtypes were
-not searched; they take smaller blocks, since their operands fill twice the shared memory. Each
-table goes by the largest width that an entry serves.
+Searched on an H200 in bfloat16 (`docs/log.md`). Wider dtypes were not searched; they take smaller
+blocks, since their operands fill twice the shared memory. Each table goes by the largest width that
+an entry serves.
 """
 
 from typing import NamedTuple
@@ -17,8 +17,8 @@ class Blocks(NamedTuple):
 
     Attributes:
         rows: Rows a program; for `accumulate`, at most how many tile pairs.
-        block: Length of a step of the inner loop; for `values` and `gradients`, how many of a tile's 16
-            columns a step takes.
+        block: Length of a step of the inner loop; for `values` and `gradients`, how many of a
+            tile's 16 columns a step takes.
         warps: Warps a program.
         stages: Depth of the software pipeline.
     """
