@@ -20,6 +20,11 @@ _FUSED_CROSSOVERS = {
 }
 
 
+# On a CPU linear time has to save more FLOPs than it takes: the measured crossings lie at 1.7 to 2.1
+# times the tokens with equal FLOPs for D = 32 to 128 (benchmarks/crossover_cpu_202611.json).
+_CPU_FACTOR = 2
+
+
 class Choice(NamedTuple):
     """An algorithm and the reason for it."""
 
@@ -44,7 +49,8 @@ def explain_choice(
 
     1. what `saccade bench attention --calibrate` measured for this device, dtype and head dim;
     2. for the fused kernels, what was measured on an H200;
-    3. `speed_threshold(head_dim, symmetric=True)`: where linear time takes fewer FLOPs.
+    3. `speed_threshold(head_dim, symmetric=True)`: where linear time takes fewer FLOPs; on a CPU
+       twice as many tokens.
 
     Args:
         num_queries: Number of queries N.
@@ -74,7 +80,10 @@ def _threshold(
         crossovers = _FUSED_CROSSOVERS["training" if training else "forward"]
         width = next(d for d in crossovers if head_dim <= d)
         return crossovers[width], "fused kernels, measured on an H200"
-    return speed_threshold(head_dim, symmetric=True), "linear time takes fewer FLOPs from there on"
+    equal = speed_threshold(head_dim, symmetric=True)
+    if device_name == "cpu":
+        return _CPU_FACTOR * equal, "linear time takes half the FLOPs, as measured on CPUs"
+    return equal, "linear time takes fewer FLOPs from there on"
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
