@@ -9,6 +9,7 @@ import torch
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.ops import taylor_attention
 from saccade.ops.taylor import (
+    choice,
     explain_choice,
     memory_threshold,
     num_features,
@@ -55,6 +56,15 @@ def test_auto_follows_the_rule_and_says_so():
     assert (below.algorithm, above.algorithm) == ("direct", "efficient")
     assert str(n0) in above.reason
     assert explain_choice(10, 10_000, head_dim=16).algorithm == "direct"
+
+
+def test_auto_follows_the_rule_of_its_device(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # nobody calibrated here
+    choice._read_costs.cache_clear()
+    n0 = 2 * speed_threshold(16, symmetric=True)
+    reason = explain_choice(n0 + 1, head_dim=16, device_name="cpu").reason
+    assert str(n0) in reason
+    assert "CPU" in reason
     for tokens, expected in ((n0, "direct"), (n0 + 1, "efficient")):
         q, k, v, _ = make_inputs(batch=1, heads=1, queries=tokens)
         auto, chosen = (taylor_attention(q, k, v, algorithm=a) for a in ("auto", expected))
