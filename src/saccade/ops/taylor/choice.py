@@ -20,8 +20,8 @@ _FUSED_CROSSOVERS = {
 }
 
 
-# On a CPU linear time has to save more FLOPs than it takes: the measured crossings lie at 1.7 to 2.1
-# times the tokens with equal FLOPs for D = 32 to 128 (benchmarks/crossover_cpu_202611.json).
+# On a CPU linear time has to save more FLOPs than it takes: the measured crossings lie at 1.7 to
+# 2.1 times the tokens with equal FLOPs for D = 32 to 128 (benchmarks/crossover_cpu_202611.json).
 _CPU_FACTOR = 2
 
 

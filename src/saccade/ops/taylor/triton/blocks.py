@@ -12,6 +12,7 @@ import triton.language as tl
 
 __all__ = [
     "INTERPRETED",
+    "add_parts",
     "head_offset",
     "load_rows",
     "load_share",
@@ -124,6 +125,17 @@ def lengths(
     x = load_rows(base, keep, tl.arange(0, DP), D, xn, xd, False)
     out = out_ptr + bh.to(tl.int64) * tokens + first + tl.arange(0, ROWS)
     tl.store(out, row_factors(x, factor, True), mask=keep)
+
+
+@triton.jit
+def add_parts(parts_ptr, out_ptr, parts, size, BLOCK: tl.constexpr):
+    """Partial sums (parts, size) added up in order."""
+    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for _ in range(parts):
+        total += tl.load(parts_ptr + places, mask=places < size, other=0.0)
+        parts_ptr += size
+    tl.store(out_ptr + places, total.to(out_ptr.dtype.element_ty), mask=places < size)
 
 
 @triton.jit

@@ -1,5 +1,6 @@
 """Launches of the fused kernels: grids, buffers, and nothing about gradients of gradients."""
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from saccade.ops.taylor.triton.blocks import INTERPRETED, lengths, row_gradients
+from saccade.ops.taylor.triton.blocks import INTERPRETED, add_parts, lengths, row_gradients
 from saccade.ops.taylor.triton.direct_kernels import (
     direct_forward,
     direct_keys,
@@ -22,7 +23,7 @@ from saccade.ops.taylor.triton.efficient_kernels import (
     values,
 )
 from saccade.ops.taylor.triton.problem import Problem, power_of_two
-from saccade.ops.taylor.triton.settings import blocks_for
+from saccade.ops.taylor.triton.settings import Blocks, blocks_for
 
 __all__ = [
     "INTERPRETED",
@@ -41,7 +42,7 @@ _TRITON_DTYPE = {
     torch.float32: tl.float32,
 }
 _ROW_BLOCK = 128
-_BUSY_PROGRAMS = 528  # four for each multiprocessor of an H100 or H200
+_PART_BLOCK = 1024
 
 
 def _flags(p: Problem) -> dict[str, Any]:
@@ -143,14 +144,37 @@ def _rows_per_program(p: Problem, tokens: int, rows: int, hold: bool) -> int:
     if not hold:
         return rows
     programs: int = triton.cdiv(tokens, rows) * p.batch_heads
-    return rows * max(1, min(8, programs // _BUSY_PROGRAMS))
+    return rows * max(1, min(8, programs // (4 * _multiprocessors(p.q.device))))
 
 
-def _splits(tokens: int, block: int, programs: int) -> tuple[int, int]:
-    """(splits, tokens in each) such that the device is busy and no split is short."""
-    wanted = min(triton.cdiv(_BUSY_PROGRAMS, max(1, programs)), triton.cdiv(tokens, 8 * block))
-    per_split = block * max(1, triton.cdiv(triton.cdiv(tokens, max(1, wanted)), block))
+@functools.cache
+def _multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 132  # the interpreter plays an H200
+    count: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return count
+
+
+def _splits(p: Problem, tokens: int, size: Blocks, programs: int) -> tuple[int, int]:
+    """(splits, tokens in each): as many as fit on the device at once, none of them short.
+
+    One more would wait for a second round while most of the device is idle.
+    """
+    room = size.resident * _multiprocessors(p.q.device)
+    wanted = max(1, min(room // max(1, programs), triton.cdiv(tokens, 8 * size.block)))
+    per_split = size.block * max(1, triton.cdiv(triton.cdiv(tokens, wanted), size.block))
     return max(1, triton.cdiv(tokens, per_split)), per_split
+
+
+def _add(p: Problem, parts: Tensor, dtype: torch.dtype) -> Tensor:
+    """The sum of float32 parts over the first axis."""
+    if len(parts) == 1:
+        return parts[0]
+    total = p.new(*parts.shape[1:], dtype=dtype)
+    add_parts[(triton.cdiv(total.numel(), _PART_BLOCK),)](
+        parts, total, len(parts), total.numel(), BLOCK=_PART_BLOCK
+    )
+    return total
 
 
 @dataclass(frozen=True)
@@ -175,7 +199,7 @@ def _moments(p: Problem, rows: _Rows, *, mixed: bool = True) -> tuple[Tensor, Te
     x, w, normalised = rows.x, rows.w, p.temperature is not None
     alpha = p.new(p.batch_heads, rows.tokens, dtype=torch.float32) if normalised else x
     size = blocks_for("moments", max(p.dim, p.width), p.operands)
-    parts, per_split = _splits(rows.tokens, size.block, p.batch_heads)
+    parts, per_split = _splits(p, rows.tokens, size, p.batch_heads)
     sums = p.new(parts, p.batch_heads, _moments_size(p), dtype=torch.float32)
     over = 1 / max(1, p.keys)
     flags = _flags(p)
@@ -189,7 +213,7 @@ def _moments(p: Problem, rows: _Rows, *, mixed: bool = True) -> tuple[Tensor, Te
         TEMPERED=not rows.are_keys and normalised, WEIGHTED=rows.r is not None,
         EVEN=_is_even(p, rows.tokens, per_split), **flags,
     )  # fmt: skip
-    return sums[0] if parts == 1 else sums.sum(dim=0), alpha
+    return _add(p, sums, torch.float32), alpha
 
 
 def _state(p: Problem, rows: _Rows, alpha: Tensor) -> Tensor:
@@ -202,7 +226,7 @@ def _state(p: Problem, rows: _Rows, alpha: Tensor) -> Tensor:
     size = blocks_for("accumulate", max(p.dim, p.width), p.operands)
     group = next(n for n in range(size.rows, 0, -1) if tiles["PAIRS"] % n == 0)
     groups = tiles["PAIRS"] // group
-    splits, per_split = _splits(rows.tokens, size.block, p.batch_heads * groups)
+    splits, per_split = _splits(p, rows.tokens, size, p.batch_heads * groups)
     dtype = p.operands if splits == 1 else torch.float32
     state = p.new(splits, p.batch_heads, tiles["PAIRS"] * 256, p.width, dtype=dtype)
     flags = _flags(p)
@@ -215,7 +239,7 @@ def _state(p: Problem, rows: _Rows, alpha: Tensor) -> Tensor:
         BLOCK=size.block, GROUP=group, num_warps=size.warps, num_stages=size.stages,
         EVEN=_is_even(p, rows.tokens, per_split), **flags, **tiles,
     )  # fmt: skip
-    return state[0] if splits == 1 else state.sum(dim=0).to(p.operands)
+    return _add(p, state, p.operands)
 
 
 def _moments_size(p: Problem) -> int:

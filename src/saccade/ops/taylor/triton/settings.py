@@ -21,12 +21,15 @@ class Blocks(NamedTuple):
             tile's 16 columns a step takes.
         warps: Warps a program.
         stages: Depth of the software pipeline.
+        resident: How many programs a multiprocessor holds at once, by their registers; for the
+            kernels whose sums are split so as to fill the device exactly.
     """
 
     rows: int
     block: int
     warps: int
     stages: int
+    resident: int = 1
 
 
 _HALF: dict[str, dict[int, Blocks]] = {
@@ -45,8 +48,17 @@ _HALF: dict[str, dict[int, Blocks]] = {
         32: Blocks(128, 64, 4, 3),
         128: Blocks(128, 64, 8, 3),
     },
-    "accumulate": {64: Blocks(1, 64, 4, 3), 128: Blocks(1, 128, 8, 3)},
-    "moments": {16: Blocks(0, 128, 4, 3), 64: Blocks(0, 64, 4, 3), 128: Blocks(0, 64, 8, 3)},
+    "accumulate": {
+        16: Blocks(1, 64, 4, 3, resident=4),
+        32: Blocks(1, 64, 4, 3, resident=3),
+        64: Blocks(1, 64, 4, 3, resident=2),
+        128: Blocks(1, 128, 8, 3),
+    },
+    "moments": {
+        16: Blocks(0, 128, 4, 3, resident=2),
+        64: Blocks(0, 64, 4, 3, resident=2),
+        128: Blocks(0, 64, 8, 3),
+    },
     "values": {
         16: Blocks(64, 16, 4, 3),
         32: Blocks(64, 16, 4, 2),
