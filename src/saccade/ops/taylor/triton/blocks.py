@@ -17,6 +17,7 @@ __all__ = [
     "load_rows",
     "load_share",
     "output_factor",
+    "product",
     "pull_back",
     "row_factors",
     "row_gradients",
@@ -42,6 +43,25 @@ def settle(product):
             "mov.b32 $0, $1;", "=r,r", [product], dtype=tl.float32, is_pure=True, pack=1
         )
     return product
+
+
+@triton.jit
+def product(a, b, acc, PRECISION: tl.constexpr):
+    """acc + a b in float32, or a b where acc is None.
+
+    The matrix unit cuts float32 operands to TF32; they are rounded to it first, so that errors do
+    not all point the same way.
+    """
+    if PRECISION == "tf32" and a.dtype == tl.float32:
+        a, b = _nearest_tf32(a), _nearest_tf32(b)
+    return tl.dot(a, b, acc, input_precision=PRECISION)
+
+
+@triton.jit
+def _nearest_tf32(x):
+    """Round to the ten bits behind the point that TF32 keeps."""
+    bits = x.to(tl.float32).to(tl.int32, bitcast=True)
+    return ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
 
 
 @triton.jit

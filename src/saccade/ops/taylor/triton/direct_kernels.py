@@ -19,6 +19,7 @@ from saccade.ops.taylor.triton.blocks import (
     load_rows,
     load_share,
     output_factor,
+    product,
     pull_back,
     row_factors,
     settle,
@@ -71,7 +72,7 @@ def direct_forward(
     share = load_share(share_ptr, bh // heads, MASKED)
     gram_at = moments_ptr + bh.to(tl.int64) * (DP * EP + DP * DP + DP + EP) + DP * EP
     gram = tl.load(gram_at + cols[:, None] * DP + cols[None, :]).to(DTYPE)
-    along = tl.dot(x, gram, input_precision=PRECISION) + tl.load(gram_at + DP * DP + cols)[None, :]
+    along = product(x, gram, None, PRECISION) + tl.load(gram_at + DP * DP + cols)[None, :]
     z = tl.maximum(tl.sum(along * x.to(tl.float32), axis=1) + c * share, floor * share)
     z = tl.where(z > 0, z, 1.0)
     acc = tl.zeros([ROWS, EP], tl.float32)
@@ -79,11 +80,11 @@ def direct_forward(
         inside = _kept(start, keys, mask_ptr, BLOCK, MASKED)
         k = load_rows(k_base, inside, cols, D, kn, kd, EVEN).to(DTYPE)
         v = load_rows(v_base, inside, wide, E, vn, vd, EVEN).to(DTYPE)
-        s = tl.dot(x, tl.trans(k), input_precision=PRECISION)
+        s = product(x, tl.trans(k), None, PRECISION)
         if NORMALIZE:
             s *= _load_numbers(lengths_ptr + start, inside, EVEN)[None, :]
         w = s * (a * s + b)
-        acc = tl.dot(w.to(DTYPE), v, acc, input_precision=PRECISION)
+        acc = product(w.to(DTYPE), v, acc, PRECISION)
         if DP < 128:  # the widest product stays whole without, and overlaps the next step
             acc = settle(acc)
         k_base += BLOCK * kn
@@ -125,15 +126,15 @@ def direct_queries(
         inside = _kept(start, keys, mask_ptr, BLOCK, MASKED)
         k = load_rows(k_base, inside, cols, D, kn, kd, EVEN).to(DTYPE)
         v = load_rows(v_base, inside, wide, E, vn, vd, EVEN).to(DTYPE)
-        s = tl.dot(x, tl.trans(k), input_precision=PRECISION)
-        ds = tl.dot(dy, tl.trans(v), input_precision=PRECISION) + dz[:, None]
+        s = product(x, tl.trans(k), None, PRECISION)
+        ds = product(dy, tl.trans(v), None, PRECISION) + dz[:, None]
         if NORMALIZE:
             alpha = _load_numbers(lengths_ptr + start, inside, EVEN)
             ds *= (2 * a * alpha)[None, :] * s + b
             ds *= alpha[None, :]
         else:
             ds *= 2 * a * s + b
-        dx = settle(tl.dot(ds.to(DTYPE), k, dx, input_precision=PRECISION))
+        dx = settle(product(ds.to(DTYPE), k, dx, PRECISION))
         k_base += BLOCK * kn
         v_base += BLOCK * vn
     dq, dt = pull_back(dx / keys, raw, factor, NORMALIZE)
@@ -173,16 +174,16 @@ def direct_keys(
         x = load_rows(q_base, inside, cols, D, qn, qd, EVEN).to(DTYPE)
         dy = load_rows(dy_base, inside, wide, E, E, 1, EVEN).to(DTYPE)
         dz = _load_numbers(dz_ptr + start, inside, EVEN)
-        s = tl.dot(k, tl.trans(x), input_precision=PRECISION)  # (keys, queries)
-        ds = tl.dot(v, tl.trans(dy), input_precision=PRECISION) + dz[None, :]
+        s = product(k, tl.trans(x), None, PRECISION)  # (keys, queries)
+        ds = product(v, tl.trans(dy), None, PRECISION) + dz[None, :]
         if NORMALIZE:
             alpha = _load_numbers(lengths_ptr + start, inside, EVEN)
             s *= alpha[None, :]
             ds *= alpha[None, :]
         w = (s * (a * s + b)).to(DTYPE)
-        dv = settle(tl.dot(w, dy, dv, input_precision=PRECISION))
+        dv = settle(product(w, dy, dv, PRECISION))
         ds *= 2 * a * s + b
-        dk = settle(tl.dot(ds.to(DTYPE), x, dk, input_precision=PRECISION))
+        dk = settle(product(ds.to(DTYPE), x, dk, PRECISION))
         q_base += BLOCK * qn
         dy_base += BLOCK * E
     sum_dy = tl.load(sum_dy_ptr + bh.to(tl.int64) * E + wide, mask=wide < E, other=0.0)

@@ -32,6 +32,7 @@ from saccade.ops.taylor.triton.blocks import (
     load_rows,
     load_share,
     output_factor,
+    product,
     pull_back,
     row_factors,
     settle,
@@ -114,7 +115,7 @@ def _add_pair(
     m, n = _pair(t, TILES)
     x_m = _columns(base, keep, m * 16, D, stride_n, stride_d, 16, EVEN, DTYPE)
     x_n = _columns(base, keep, n * 16, D, stride_n, stride_d, 16, EVEN, DTYPE)
-    return settle(tl.dot(_turned_outer(x_m, x_n), w, acc, input_precision=PRECISION))
+    return settle(product(_turned_outer(x_m, x_n), w, acc, PRECISION))
 
 
 @triton.jit
@@ -204,13 +205,13 @@ def _by_token(x, factors):
 
 
 @triton.jit
-def _unfold_product(product, FOLD: tl.constexpr):
+def _unfold_product(folded, FOLD: tl.constexpr):
     """The sum over tokens from a product of folded rows: its diagonal blocks, added."""
     if FOLD == 1:
-        return product
-    height: tl.constexpr = product.shape[0] // FOLD
-    width: tl.constexpr = product.shape[1] // FOLD
-    blocks = tl.reshape(product, (FOLD, height, FOLD, width))
+        return folded
+    height: tl.constexpr = folded.shape[0] // FOLD
+    width: tl.constexpr = folded.shape[1] // FOLD
+    blocks = tl.reshape(folded, (FOLD, height, FOLD, width))
     one, other = tl.arange(0, FOLD)[:, None, None, None], tl.arange(0, FOLD)[None, None, :, None]
     return tl.sum(tl.sum(tl.where(one == other, blocks, 0.0), axis=2), axis=0)
 
@@ -273,11 +274,11 @@ def moments(
         if WEIGHTED:
             r = tl.load(r_ptr + start + local, mask=start + local < last, other=0.0)
             weighted = _by_token(x.to(tl.float32), r).to(DTYPE)
-        gram = settle(tl.dot(tl.trans(x), weighted, gram, input_precision=PRECISION))
-        sum_x = settle(tl.dot(ones, weighted, sum_x, input_precision=PRECISION))
-        sum_w = settle(tl.dot(ones, w, sum_w, input_precision=PRECISION))
+        gram = settle(product(tl.trans(x), weighted, gram, PRECISION))
+        sum_x = settle(product(ones, weighted, sum_x, PRECISION))
+        sum_w = settle(product(ones, w, sum_w, PRECISION))
         if MIXED:
-            mixed = settle(tl.dot(tl.trans(x), w, mixed, input_precision=PRECISION))
+            mixed = settle(product(tl.trans(x), w, mixed, PRECISION))
         x_base += BLOCK * xn
         w_base += BLOCK * wn
     once = 1.0 if NORMALIZE else factor  # the factor of a row that is not in alpha
@@ -285,11 +286,11 @@ def moments(
     slot = (split * tl.num_programs(1) + bh).to(tl.int64)
     place = out_ptr + slot * (DP * EP + DP * DP + DP + EP)
     if MIXED:
-        product = _unfold_product(mixed, FOLD)
-        tl.store(place + cols[:, None] * EP + wide[None, :], product * (linear * once))
+        total = _unfold_product(mixed, FOLD)
+        tl.store(place + cols[:, None] * EP + wide[None, :], total * (linear * once))
     place += DP * EP
-    product = _unfold_product(gram, FOLD)
-    tl.store(place + cols[:, None] * DP + cols[None, :], product * (quadratic * once * once))
+    total = _unfold_product(gram, FOLD)
+    tl.store(place + cols[:, None] * DP + cols[None, :], total * (quadratic * once * once))
     place += DP * DP
     tl.store(place + cols, _unfold_sums(sum_x, FOLD) * (linear * once))
     tl.store(place + DP + wide, _unfold_sums(sum_w, FOLD) * constant)
@@ -361,13 +362,13 @@ def values(
         if HOLD:
             for step in tl.static_range(STEPS):
                 phi = _symmetric(x_base, keep, step, D, xn, xd, TILES, PART, EVEN, DTYPE)
-                acc = settle(tl.dot(phi, held[step], acc, input_precision=PRECISION))
+                acc = settle(product(phi, held[step], acc, PRECISION))
             mixed, gram = held[STEPS], held[STEPS + 1]
         else:
             for step in range(STEPS):
                 phi = _symmetric(x_base, keep, step, D, xn, xd, TILES, PART, EVEN, DTYPE)
                 s = _load_state(state, step * PART * 16, E, PART * 16, EP, EVEN, DTYPE)
-                acc = settle(tl.dot(phi, s, acc, input_precision=PRECISION))
+                acc = settle(product(phi, s, acc, PRECISION))
             mixed, gram = _load_moments(mixed_at, DP, EP, DTYPE)
         x = load_rows(x_base, keep, cols, D, xn, xd, EVEN).to(tl.float32)
         alpha = row_factors(x, factor, NORMALIZE)
@@ -375,10 +376,10 @@ def values(
         x *= alpha[:, None]
         x_low = x.to(DTYPE)
         constant = tl.load(sums_at + DP + wide)
-        acc = tl.dot(x_low, mixed, acc, input_precision=PRECISION) + constant[None, :]
+        acc = product(x_low, mixed, acc, PRECISION) + constant[None, :]
         if DIVIDE:
             sums = tl.load(sums_at + cols)
-            along = tl.dot(x_low, gram, input_precision=PRECISION) + sums[None, :]
+            along = product(x_low, gram, None, PRECISION) + sums[None, :]
             z = tl.maximum(tl.sum(along * x, axis=1) + c * share, floor * share)
             z = tl.where(z > 0, z, 1.0)
             acc *= (output_factor(share, lift, LIFT) / z)[:, None]
@@ -432,7 +433,7 @@ def gradients(
                 phi = _mixed(
                     x_base, y_base, keep, step, D, E, xn, xd, yn, yd, WIDE_TILES, PART, EVEN, DTYPE
                 )
-                acc = settle(tl.dot(phi, held[step], acc, input_precision=PRECISION))
+                acc = settle(product(phi, held[step], acc, PRECISION))
             mixed, gram = held[STEPS], held[STEPS + 1]
         else:
             for step in range(STEPS):
@@ -440,13 +441,13 @@ def gradients(
                     x_base, y_base, keep, step, D, E, xn, xd, yn, yd, WIDE_TILES, PART, EVEN, DTYPE
                 )
                 s = _load_state(state, step * PART * 16, DP, PART * 16, DP, True, DTYPE)
-                acc = settle(tl.dot(phi, s, acc, input_precision=PRECISION))
+                acc = settle(product(phi, s, acc, PRECISION))
             mixed, gram = _load_moments(mixed_at, DP, EP, DTYPE)
         raw = load_rows(x_base, keep, cols, D, xn, xd, EVEN).to(tl.float32)
         alpha = row_factors(raw, factor, NORMALIZE)[:, None]
         y = load_rows(y_base, keep, wide, E, yn, yd, EVEN).to(DTYPE)
-        acc = tl.dot(y, tl.trans(mixed), acc * alpha, input_precision=PRECISION)
-        along = tl.dot((raw * alpha).to(DTYPE), gram, input_precision=PRECISION)
+        acc = product(y, tl.trans(mixed), acc * alpha, PRECISION)
+        along = product((raw * alpha).to(DTYPE), gram, None, PRECISION)
         along = 2 * along + tl.load(sums_at + cols)[None, :]
         if WEIGHTED:
             along *= tl.load(r_ptr + row + local, mask=exists, other=0.0)[:, None]
