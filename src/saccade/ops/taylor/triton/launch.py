@@ -97,7 +97,7 @@ def run_direct(p: Problem) -> tuple[Tensor, Tensor]:
         alpha, p.shares(), sums, out, total, p.heads, p.queries, p.keys, p.dim, p.width,
         *p.q.stride(), *p.k.stride(), *p.v.stride(),
         p.scale, p.a, p.b, p.c, p.floor, p.lift,
-        ROWS=size.rows, BLOCK=size.block, num_warps=size.warps, num_stages=size.stages,
+        ROWS=size.rows, BLOCK=size.block, **size.options(),
         LIFT=p.normalise_output,
         EVEN=_is_even(p, p.keys, size.block), **_flags(p),
     )  # fmt: skip
@@ -115,14 +115,14 @@ def run_direct_backward(p: Problem, grad: Tensor, out: Tensor, total: Tensor) ->
     direct_queries[(triton.cdiv(p.queries, size.rows), p.batch_heads)](
         p.q, p.k, p.v, p.mask_argument, p.temperature_argument,
         _lengths(p, p.k, tempered=False), dy, dz, dq, dt, *sizes,
-        ROWS=size.rows, BLOCK=size.block, num_warps=size.warps, num_stages=size.stages,
+        ROWS=size.rows, BLOCK=size.block, **size.options(),
         EVEN=_is_even(p, p.keys, size.block), **_flags(p),
     )  # fmt: skip
     size = blocks_for("direct_keys", max(p.dim, p.width), p.operands)
     direct_keys[(triton.cdiv(p.keys, size.rows), p.batch_heads)](
         p.q, p.k, p.v, p.mask_argument, _lengths(p, p.q, tempered=True), dy, dz,
         dy.sum(dim=1, dtype=torch.float32), dk, dv, *sizes, p.c,
-        ROWS=size.rows, BLOCK=size.block, num_warps=size.warps, num_stages=size.stages,
+        ROWS=size.rows, BLOCK=size.block, **size.options(),
         EVEN=_is_even(p, p.queries, size.block), **_flags(p),
     )  # fmt: skip
     return dq, dk, dv, _temperature_gradient(p, dt)
@@ -208,7 +208,7 @@ def _moments(p: Problem, rows: _Rows, *, mixed: bool = True) -> tuple[Tensor, Te
         x, w, x if rows.r is None else rows.r, p.mask_argument, p.temperature_argument, sums, alpha,
         p.heads, rows.tokens, p.dim, p.width, per_split, *x.stride(), *w.stride(),
         1.0 if rows.are_keys else p.scale, p.a * over, p.b * over, p.c * over,
-        BLOCK=size.block, num_warps=size.warps, num_stages=size.stages,
+        BLOCK=size.block, **size.options(),
         FOLD=max(1, 64 // flags["DP"]), MIXED=mixed,
         TEMPERED=not rows.are_keys and normalised, WEIGHTED=rows.r is not None,
         EVEN=_is_even(p, rows.tokens, per_split), **flags,
@@ -236,7 +236,7 @@ def _state(p: Problem, rows: _Rows, alpha: Tensor) -> Tensor:
     accumulate[(groups, splits, p.batch_heads)](
         x, w, p.mask_argument, alpha, state, p.heads, rows.tokens, p.dim, p.width, per_split,
         *x.stride(), *w.stride(), p.a / max(1, p.keys) * unnormalised,
-        BLOCK=size.block, GROUP=group, num_warps=size.warps, num_stages=size.stages,
+        BLOCK=size.block, GROUP=group, **size.options(),
         EVEN=_is_even(p, rows.tokens, per_split), **flags, **tiles,
     )  # fmt: skip
     return _add(p, state, p.operands)
@@ -275,7 +275,7 @@ def _values(
         state, sums, out, sums if total is None else total,
         p.heads, tokens, p.dim, p.width, per_program, *x.stride(),
         p.scale if queries else 1.0, p.c, p.floor, p.lift,
-        ROWS=size.rows, PART=size.block, num_warps=size.warps, num_stages=size.stages, HOLD=hold,
+        ROWS=size.rows, PART=size.block, **size.options(), HOLD=hold,
         TEMPERED=queries and p.temperature is not None, DIVIDE=queries,
         SHARED=p.key_mask is not None, LIFT=p.normalise_output,
         EVEN=_is_even(p, tokens, size.rows), **flags, **tiles,
@@ -305,7 +305,7 @@ def _gradients(
         x, y, x if r is None else r, p.mask_argument, p.temperature_argument, turned, sums,
         out, dt, p.heads, tokens, p.dim, p.width, per_program, *x.stride(), *y.stride(),
         p.scale if queries else 1.0,
-        ROWS=size.rows, PART=size.block, num_warps=size.warps, num_stages=size.stages,
+        ROWS=size.rows, PART=size.block, **size.options(),
         WIDE_TILES=wide_tiles,
         TEMPERED=queries and p.temperature is not None, WEIGHTED=queries, HOLD=hold,
         EVEN=_is_even(p, tokens, size.rows), **flags, **tiles,

@@ -23,6 +23,8 @@ class Blocks(NamedTuple):
         stages: Depth of the software pipeline.
         resident: How many programs a multiprocessor holds at once, by their registers; for the
             kernels whose sums are split so as to fill the device exactly.
+        registers: At most how many a thread takes, where the compiler takes more than it needs and
+            a second program no longer fits beside the first.
     """
 
     rows: int
@@ -30,12 +32,18 @@ class Blocks(NamedTuple):
     warps: int
     stages: int
     resident: int = 1
+    registers: int | None = None
+
+    def options(self) -> dict[str, int]:
+        """Launch options."""
+        options = {"num_warps": self.warps, "num_stages": self.stages}
+        return options if self.registers is None else {**options, "maxnreg": self.registers}
 
 
 _HALF: dict[str, dict[int, Blocks]] = {
     "direct_forward": {
         16: Blocks(64, 64, 4, 3),
-        32: Blocks(128, 128, 8, 3),
+        32: Blocks(128, 128, 8, 3, registers=128),
         64: Blocks(128, 64, 8, 3),
         128: Blocks(128, 128, 8, 3),
     },
