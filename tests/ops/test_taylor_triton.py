@@ -1,5 +1,7 @@
 """Fused Taylor attention against the float64 equations, in Triton's interpreter or on a GPU."""
 
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -193,6 +195,15 @@ def test_what_cannot_run_says_why(monkeypatch):
         taylor_attention(small, small, small, backend="triton")
     with pytest.raises(ConfigError, match=r"expected \(1,\)"):
         taylorshift_attention(small, small, small, torch.ones(3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("normalised", [[], ["--normalised"]], ids=["plain", "normalised"])
+def test_products_stay_whole_on_hopper(normalised):
+    command = [sys.executable, "benchmarks/machine_code.py", *normalised]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert len(told.splitlines()) == 4 * 12
+    assert "SERIALISED" not in told
 
 
 @pytest.mark.gpu

@@ -1,0 +1,127 @@
+"""What the fused Taylor kernels compile to on Hopper, without a GPU.
+
+    python benchmarks/machine_code.py [--dims 16,32,64,128] [--normalised]
+
+Every launch of a forward and a backward pass is compiled for sm_90 instead of run, with the shipped
+blocks, in bfloat16, for inputs as they come out of a qkv projection. For each kernel: registers a
+thread, bytes spilled, and whether ptxas serialised its matrix products (remarks C7510 to C7515),
+which costs more than anything else. `docs/log.md` tells what that is good for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import tempfile
+from typing import Any
+
+os.environ.pop("TRITON_INTERPRET", None)
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
+from triton.compiler import ASTSource
+
+from saccade.ops.taylor.triton import launch
+from saccade.ops.taylor.triton.problem import Problem
+
+KERNELS = (
+    "direct_forward",
+    "direct_queries",
+    "direct_keys",
+    "accumulate",
+    "moments",
+    "values",
+    "gradients",
+)
+POINTERS = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}
+LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg")
+PTXAS = get_ptxas(90).path
+
+
+class Compiled:
+    """Stands in for a kernel and compiles it, once for each variant, where it would be launched."""
+
+    def __init__(self, name: str, kernel: Any, found: dict[str, str]) -> None:
+        self.name, self.kernel, self.found = name, kernel, found
+
+    def __getitem__(self, _grid: Any) -> Any:
+        return self._compile
+
+    def _compile(self, *args: Any, **options: Any) -> None:
+        tuning = {key: options.pop(key) for key in LAUNCH_OPTIONS if key in options}
+        values = dict(zip(self.kernel.arg_names, args, strict=False)) | options
+        signature, constants, hints = {}, {}, {}
+        for place, parameter in enumerate(self.kernel.params):
+            value = values[parameter.name]
+            if parameter.is_constexpr or (isinstance(value, int) and value == 1):
+                signature[parameter.name], constants[(place,)] = "constexpr", value
+            elif isinstance(value, torch.Tensor):
+                signature[parameter.name] = POINTERS[value.dtype]
+                hints[(place,)] = [["tt.divisibility", 16]]
+            elif isinstance(value, int):
+                signature[parameter.name] = "i32"
+                if value % 16 == 0:
+                    hints[(place,)] = [["tt.divisibility", 16]]
+            else:
+                signature[parameter.name] = "fp32"
+        source = ASTSource(self.kernel, signature, constants, hints)
+        ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=tuning).asm["ptx"]
+        self.found[f"{self.name} {len(self.found)}"] = assembled(ptx)
+
+
+def assembled(ptx: str) -> str:
+    """Registers, spills and serialisation, as ptxas tells them."""
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        command = [PTXAS, "-v", "-arch=sm_90a", file.name, "-o", os.devnull]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    registers = re.search(r"Used (\d+) registers", told)
+    spilled = re.search(r"(\d+) bytes spill stores", told)
+    assert registers
+    assert spilled
+    serial = re.search(r"C751[0-5]", told)
+    words = f"{registers[1]:>3} registers, {spilled[1]:>4} bytes spilled"
+    return words + (f", SERIALISED ({serial[0]})" if serial else "")
+
+
+def compile_all(dim: int, *, normalised: bool) -> dict[str, str]:
+    """Every kernel of both algorithms, forward and backward, at one width."""
+    found: dict[str, str] = {}
+    for name in KERNELS:
+        setattr(launch, name, Compiled(name, originals[name], found))
+    for name in ("lengths", "row_gradients", "unfold", "add_parts"):
+        setattr(launch, name, Compiled(name, originals[name], {}))
+    q, k, v = torch.zeros(1, 2048, 3, 8, dim, dtype=torch.bfloat16).permute(2, 0, 3, 1, 4)
+    temperature = torch.ones(8) if normalised else None
+    problem = Problem(q, k, v, None, temperature, dim**-0.5, 0.5, 1.0, 1.0, normalised, "ieee")
+    out, total = launch.run_direct(problem)
+    launch.run_direct_backward(problem, out, out, total)
+    out, total, state, sums = launch.run_efficient(problem)
+    launch.run_efficient_backward(problem, out, out, total, state, sums)
+    return found
+
+
+originals = {
+    name: getattr(launch, name)
+    for name in (*KERNELS, "lengths", "row_gradients", "unfold", "add_parts")
+}
+
+
+def main() -> None:
+    """Compile and print a line for each launch."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dims", default="16,32,64,128")
+    parser.add_argument("--normalised", action="store_true", help="TaylorShift's kernels")
+    arguments = parser.parse_args()
+    for dim in map(int, arguments.dims.split(",")):
+        for name, words in compile_all(dim, normalised=arguments.normalised).items():
+            print(f"D = {dim:<4} {name.split()[0]:<16} {words}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
