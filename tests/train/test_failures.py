@@ -153,6 +153,13 @@ def test_missing_data_is_a_data_error_and_leaves_no_folder(tmp_path: Path) -> No
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("typo", ["model.attention=taylr", "model.overrides.dephth=2"])
+def test_misspelt_model_leaves_no_folder(typo: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean"):
+        train(tiny(typo), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
 def test_missing_tracker_says_what_to_install(tmp_path: Path) -> None:
     missing = [n for n in ("tensorboard", "trackio") if not _installed(n)]
     if not missing:

@@ -49,10 +49,12 @@ class Trainer:
         run: Where to write.
         ranks: The processes that share the work.
         reporter: Whom to tell.
-        trackers: Whom to pass the metrics on to.
         stop: Whether a signal asked to stop.
         on_epoch: Told each epoch's row of metrics.
         initial: Weights to start from.
+
+    Attributes:
+        trackers: Whom to pass the metrics on to; none until they are set.
     """
 
     def __init__(
@@ -63,13 +65,13 @@ class Trainer:
         run: RunFolder,
         ranks: Ranks,
         reporter: Reporter,
-        trackers: Sequence[Tracker],
         stop: StopRequest,
         on_epoch: EpochWatcher | None = None,
         initial: InitialWeights | None = None,
     ) -> None:
         self.config, self.splits, self.run, self.ranks = config, splits, run, ranks
-        self.reporter, self.trackers, self.stop = reporter, trackers, stop
+        self.reporter, self.stop = reporter, stop
+        self.trackers: Sequence[Tracker] = ()
         self.on_epoch = on_epoch
         self.train_loader = self._train_loader()
         self.val_loader = self._eval_loader(splits.val)

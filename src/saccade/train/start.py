@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from saccade.config import Config, differences
-from saccade.data import Splits, load_splits
+from saccade.data import load_splits
 from saccade.errors import ConfigError, Preempted, SaccadeError, Stopped, TrainingError
 from saccade.runs import Checkpoint, RunFolder
 from saccade.train.build import describe_data
@@ -21,7 +21,7 @@ from saccade.train.machine import set_up_machine
 from saccade.train.memory import batch_that_fits, is_out_of_memory
 from saccade.train.progress import choose_reporter
 from saccade.train.stops import stop_signals
-from saccade.train.trackers import Tracker, open_trackers
+from saccade.train.trackers import open_trackers
 
 __all__ = ["train"]
 
@@ -100,51 +100,39 @@ def train(
             reporter.note(f"{str(out)!r} is finished already: nothing to do")
             return start.summary
         splits = load_splits(config.data)
-        _agree(ranks, run, lambda: _prepare(start, config))
-        with run.locked() if ranks.is_main else nullcontext():
-            return _train(
-                config, splits, start, ranks, quiet=quiet, on_epoch=on_epoch, initial=weights
+        with stop_signals() as stop:
+            trainer = Trainer(
+                config,
+                splits,
+                run=run,
+                ranks=ranks,
+                reporter=choose_reporter(is_main=ranks.is_main, quiet=quiet),
+                stop=stop,
+                on_epoch=on_epoch,
+                initial=weights,
             )
+            # Not before the model is built: a misspelt name leaves no folder behind.
+            _agree(ranks, run, lambda: _prepare(start, config))
+            with run.locked() if ranks.is_main else nullcontext():
+                return _train(trainer, start)
     finally:
         ranks.close()
 
 
-def _train(
-    config: Config,
-    splits: Splits,
-    start: Start,
-    ranks: Ranks,
-    *,
-    quiet: bool,
-    on_epoch: EpochWatcher | None,
-    initial: InitialWeights | None,
-) -> dict[str, Any]:
-    reporter = choose_reporter(is_main=ranks.is_main, quiet=quiet)
-    trackers: list[Tracker] = []
-    if ranks.is_main:
-        trackers = open_trackers(config.run.trackers, start.run.path)
+def _train(trainer: Trainer, start: Start) -> dict[str, Any]:
+    reporter = trainer.reporter
+    if trainer.ranks.is_main:
+        trainer.trackers = open_trackers(trainer.config.run.trackers, start.run.path)
     for fault in start.faults:
         reporter.note(f"passed over a damaged checkpoint: {fault}")
     if start.checkpoint is not None:
         reporter.note(f"going on from {start.checkpoint.path.name}")
-    with stop_signals() as stop:
-        trainer = Trainer(
-            config,
-            splits,
-            run=start.run,
-            ranks=ranks,
-            reporter=reporter,
-            trackers=trackers,
-            stop=stop,
-            on_epoch=on_epoch,
-            initial=initial,
-        )
-        try:
-            return _guarded(trainer, start)
-        finally:
-            reporter.close()
-            for tracker in trackers:
-                tracker.close()
+    try:
+        return _guarded(trainer, start)
+    finally:
+        reporter.close()
+        for tracker in trainer.trackers:
+            tracker.close()
 
 
 def _agree(ranks: Ranks, run: RunFolder, act: Callable[[], T]) -> T:
