@@ -106,6 +106,8 @@ def test_train_in_a_fresh_process(recipe: Path, run: Path, tmp_path: Path) -> No
         (["evaluate", "/absent"], 2, "not a run folder"),
         (["predict", "/absent", "x.png"], 2, "not a run folder"),
         (["train", "--frobnicate"], 2, "No such option"),
+        (["bench", "attention", "--seconds", "inf"], 2, "'--seconds'"),
+        (["analyze", "crossover", "--seconds", "inf"], 2, "'--seconds'"),
     ],
 )
 def test_mistakes_get_one_line_and_a_code(

@@ -32,7 +32,9 @@ def crossover(
     d: Annotated[str, typer.Option("--d", help="Head dims D, by commas.")] = "16,32,64,128",
     seconds: Annotated[
         float | None,
-        typer.Option(min=1, help="About how long to measure; 210 on a CPU, 60 on a GPU."),
+        typer.Option(
+            min=1, max=86400, help="About how long to measure; 210 on a CPU, 60 on a GPU."
+        ),
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of torch.")] = None,
     device: Device = "auto",

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from saccade.bench.presets import Preset
     from saccade.bench.results import AttentionResult, Row
 
-app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=False)
 
 INTERRUPTED = 130
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads of torch.")]
-Seconds = Annotated[float | None, typer.Option(min=0, help="About how long to time each row.")]
+Seconds = Annotated[
+    float | None, typer.Option(min=0, max=86400, help="About how long to time each row.")
+]
 Out = Annotated[Path | None, typer.Option(help="Folder for the result files.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 

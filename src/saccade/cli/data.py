@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from saccade.data.check import FolderReport
     from saccade.data.download import Progress
 
-app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=False)
 
 MOST_SHOWN = 50
 
