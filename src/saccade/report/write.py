@@ -68,7 +68,8 @@ def _writing_to(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        told = f"--out {str(out)!r}: cannot write {error.filename}: {error.strerror}"
+        where = f" {error.filename}" if error.filename else ""
+        told = f"--out {str(out)!r}: cannot write{where}: {error.strerror}"
         raise ConfigError(told) from None
 
 
