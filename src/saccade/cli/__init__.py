@@ -31,7 +31,7 @@ COMMANDS = {
     "list": "List models, attentions, datasets or recipes.",
     "report": "Write a page about finished runs.",
     "bench": "Measure attention and models beside their peers.",
-    "analyze": "Analyse TaylorShift: when it pays, how it scales, how near softmax it is.",
+    "analyze": "Analyse TaylorShift: when it pays, and how near softmax it is.",
     "data": "Fetch and check data sets.",
     "doctor": "Show versions, hardware, extras and caches.",
 }

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from saccade.errors import ConfigError
+
 __all__ = [
     "BAD",
     "GOOD",
@@ -118,6 +120,8 @@ def save(draw: Callable[[], Sheet], stem: Path) -> list[Path]:
             try:
                 sheet.figure.savefig(aside, format=kind, dpi=PIXELS_PER_INCH, metadata=metadata)
                 aside.replace(path)
+            except OSError as error:
+                raise ConfigError(f"cannot write {str(path)!r}: {error.strerror}") from None
             finally:
                 aside.unlink(missing_ok=True)
             paths.append(path)
