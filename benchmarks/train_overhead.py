@@ -43,7 +43,6 @@ def make_trainer(recipe: str, overrides: list[str], folder: Path) -> Trainer:
         run=RunFolder.create(folder, config),
         ranks=connect(config.train.device),
         reporter=SilentReporter(),
-        trackers=[],
         stop=StopRequest(),
     )
 

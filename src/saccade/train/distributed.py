@@ -19,6 +19,12 @@ from saccade.errors import ConfigError
 __all__ = ["Ranks", "connect", "full", "like"]
 
 
+_LEFT: list[object] = []
+"""Groups that were left. A wrapped model that outlives its group would otherwise own it alone, and
+end it with the interpreter's lock held while a thread of the group waits for that lock: a deadlock.
+"""
+
+
 class Ranks:
     """This process among its peers.
 
@@ -95,6 +101,7 @@ class Ranks:
     def close(self) -> None:
         """Take leave of the other processes."""
         if self.world_size > 1 and torch.distributed.is_initialized():
+            _LEFT.append(torch.distributed.group.WORLD)
             torch.distributed.destroy_process_group()
 
 
