@@ -76,8 +76,10 @@ def assert_each_was_run_once(
         assert epochs_of(run) == list(range(1, EPOCHS + 1))
         assert sorted(trial.intermediate_values) == epochs_of(run)
         assert trial.value == run.summary()["val_accuracy_best"]
+        # A worker that outlives the tool for a moment may take over, and leave, a trial in between.
         resumed_at = [start["step"] for start in run.environment()["resumed"]]
-        assert resumed_at == [step for n, step in interrupted.items() if n == number]
+        assert resumed_at == sorted(set(resumed_at))
+        assert resumed_at[-1:] == [step for n, step in interrupted.items() if n == number]
     assert before.items() <= finished(folder).items()
 
 
