@@ -83,7 +83,8 @@ def assert_each_was_run_once(
     assert before.items() <= finished(folder).items()
 
 
-@pytest.mark.parametrize("storage", ["sqlite", pytest.param("journal", marks=pytest.mark.slow)])
+@pytest.mark.slow  # waits for a moment that comes late where other tests want the cores
+@pytest.mark.parametrize("storage", ["sqlite", "journal"])
 def test_two_workers_killed_in_the_middle(tmp_path: Path, start: Start, storage: str) -> None:
     folder = start_tiny(tmp_path / "study", *LONG, trials=TRIALS, storage=storage)
     workers = [start(folder.path), start(folder.path)]
@@ -102,6 +103,7 @@ def test_two_workers_killed_in_the_middle(tmp_path: Path, start: Start, storage:
     assert_each_was_run_once(folder, before, interrupted)
 
 
+@pytest.mark.slow
 def test_the_other_worker_takes_over_a_killed_ones_trial(tmp_path: Path, start: Start) -> None:
     folder = start_tiny(tmp_path / "study", *LONG, trials=TRIALS)
     victim, survivor = start(folder.path), start(folder.path)
