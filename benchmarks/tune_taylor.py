@@ -29,8 +29,7 @@ def candidates(kernel: str, dim: int) -> list[Blocks]:
     """The block sizes to try: those whose registers and shared memory have a chance to fit."""
     both = (4, 8)
     if kernel == "accumulate":
-        groups = {16: (1,), 32: (1, 3), 64: (1, 2), 128: (1,)}[dim]
-        sizes = itertools.product(groups, (32, 64, 128), both, (2, 3, 4))
+        sizes = itertools.product((0,), (32, 64, 128), both, (2, 3, 4))
     elif kernel == "moments":
         sizes = itertools.product((0,), (32, 64, 128), both, (2, 3))
     elif kernel in ROWS_KERNELS and dim <= 32:

@@ -14,6 +14,7 @@ __all__ = [
     "INTERPRETED",
     "add_parts",
     "head_offset",
+    "load_numbers",
     "load_rows",
     "load_share",
     "output_factor",
@@ -81,6 +82,15 @@ def load_rows(base, keep, cols, width, stride_n, stride_d, EVEN: tl.constexpr):
     if EVEN:
         return tl.load(pointers)
     return tl.load(pointers, mask=keep[:, None] & (cols < width)[None, :], other=0.0)
+
+
+@triton.jit
+def load_numbers(pointer, inside, EVEN: tl.constexpr):
+    """One number of each row."""
+    places = pointer + tl.arange(0, inside.shape[0])
+    if EVEN:
+        return tl.load(places)
+    return tl.load(places, mask=inside, other=0.0)
 
 
 @triton.jit

@@ -16,6 +16,7 @@ import triton.language as tl
 
 from saccade.ops.taylor.triton.blocks import (
     head_offset,
+    load_numbers,
     load_rows,
     load_share,
     output_factor,
@@ -36,15 +37,6 @@ def _kept(first, limit, mask_ptr, BLOCK: tl.constexpr, MASKED: tl.constexpr):
     if MASKED:
         return tl.load(mask_ptr + rows, mask=rows < limit, other=0) != 0
     return rows < limit
-
-
-@triton.jit
-def _load_numbers(pointer, inside, EVEN: tl.constexpr):
-    """One number of each row."""
-    places = pointer + tl.arange(0, inside.shape[0])
-    if EVEN:
-        return tl.load(places)
-    return tl.load(places, mask=inside, other=0.0)
 
 
 @triton.jit
@@ -82,7 +74,7 @@ def direct_forward(
         v = load_rows(v_base, inside, wide, E, vn, vd, EVEN).to(DTYPE)
         s = product(x, tl.trans(k), None, PRECISION)
         if NORMALIZE:
-            s *= _load_numbers(lengths_ptr + start, inside, EVEN)[None, :]
+            s *= load_numbers(lengths_ptr + start, inside, EVEN)[None, :]
         w = s * (a * s + b)
         acc = product(w.to(DTYPE), v, acc, PRECISION)
         if DP < 128:  # the widest product stays whole without, and overlaps the next step
@@ -129,7 +121,7 @@ def direct_queries(
         s = product(x, tl.trans(k), None, PRECISION)
         ds = product(dy, tl.trans(v), None, PRECISION) + dz[:, None]
         if NORMALIZE:
-            alpha = _load_numbers(lengths_ptr + start, inside, EVEN)
+            alpha = load_numbers(lengths_ptr + start, inside, EVEN)
             ds *= (2 * a * alpha)[None, :] * s + b
             ds *= alpha[None, :]
         else:
@@ -173,11 +165,11 @@ def direct_keys(
         inside = start + tl.arange(0, BLOCK) < queries
         x = load_rows(q_base, inside, cols, D, qn, qd, EVEN).to(DTYPE)
         dy = load_rows(dy_base, inside, wide, E, E, 1, EVEN).to(DTYPE)
-        dz = _load_numbers(dz_ptr + start, inside, EVEN)
+        dz = load_numbers(dz_ptr + start, inside, EVEN)
         s = product(k, tl.trans(x), None, PRECISION)  # (keys, queries)
         ds = product(v, tl.trans(dy), None, PRECISION) + dz[None, :]
         if NORMALIZE:
-            alpha = _load_numbers(lengths_ptr + start, inside, EVEN)
+            alpha = load_numbers(lengths_ptr + start, inside, EVEN)
             s *= alpha[None, :]
             ds *= alpha[None, :]
         w = (s * (a * s + b)).to(DTYPE)

@@ -29,6 +29,7 @@ import triton.language as tl
 from saccade.ops.taylor.triton.blocks import (
     NORM_EPS,
     head_offset,
+    load_numbers,
     load_rows,
     load_share,
     output_factor,
@@ -107,41 +108,19 @@ def _mixed(
 
 
 @triton.jit
-def _add_pair(
-    acc, t, w, base, keep, D, stride_n, stride_d,
-    TILES: tl.constexpr, EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """acc + (x (x) x)^T w for the t-th tile pair."""
-    m, n = _pair(t, TILES)
-    x_m = _columns(base, keep, m * 16, D, stride_n, stride_d, 16, EVEN, DTYPE)
-    x_n = _columns(base, keep, n * 16, D, stride_n, stride_d, 16, EVEN, DTYPE)
-    return settle(product(_turned_outer(x_m, x_n), w, acc, PRECISION))
-
-
-@triton.jit
-def _store_pair(state_ptr, t, E, acc, value, TILES: tl.constexpr, EP: tl.constexpr):
-    """Write the state of a tile pair, features back in order; off-diagonal pairs count twice."""
-    m, n = _pair(t, TILES)
-    wide, row = tl.arange(0, EP), tl.arange(0, 256)
-    i, j = row // 16 % 4 * 4 + row // 64, row % 8 * 2 + row // 8 % 2
-    acc *= tl.where(m == n, value, 2 * value)
-    place = state_ptr + (t * 256 + i * 16 + j)[:, None] * E + wide[None, :]
-    tl.store(place, acc.to(state_ptr.dtype.element_ty), mask=(wide < E)[None, :])
-
-
-@triton.jit
 def accumulate(
     x_ptr, w_ptr, mask_ptr, alpha_ptr, state_ptr, heads, tokens, D, E, per_split,
     xb, xh, xn, xd, wb, wh, wn, wd, value,
-    TILES: tl.constexpr, PAIRS: tl.constexpr, GROUP: tl.constexpr,
+    TILES: tl.constexpr, PAIRS: tl.constexpr,
     EP: tl.constexpr, BLOCK: tl.constexpr, NORMALIZE: tl.constexpr,
     MASKED: tl.constexpr, EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """S = sum (x (x) x) w^T for GROUP tile pairs: keys and values, or queries and dy.
+    """S = sum (x (x) x) w^T for one tile pair: keys and values, or queries and dy.
 
     Where rows are normalised their alpha, as `moments` left them, enter through w.
     """
-    t, split, bh = tl.program_id(0) * GROUP, tl.program_id(1), tl.program_id(2)
+    t, split, bh = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    m, n = _pair(t, TILES)
     wide, local = tl.arange(0, EP), tl.arange(0, BLOCK)
     first = split * per_split
     last = tl.minimum(first + per_split, tokens)
@@ -149,34 +128,28 @@ def accumulate(
     w_base = w_ptr + head_offset(bh, heads, wb, wh) + first.to(tl.int64) * wn
     mask_ptr += (bh // heads).to(tl.int64) * tokens
     alpha_ptr += bh.to(tl.int64) * tokens
-    acc0 = tl.zeros([256, EP], tl.float32)
-    acc1 = tl.zeros([256, EP], tl.float32)
-    acc2 = tl.zeros([256, EP], tl.float32)
+    acc = tl.zeros([256, EP], tl.float32)
     for start in range(first, last, BLOCK):
         keep = start + local < last
         if MASKED:
             keep = tl.load(mask_ptr + start + local, mask=keep, other=0) != 0
         w = load_rows(w_base, keep, wide, E, wn, wd, EVEN)
         if NORMALIZE:
-            if EVEN:
-                alpha = tl.load(alpha_ptr + start + local)
-            else:
-                alpha = tl.load(alpha_ptr + start + local, mask=keep, other=0.0)
+            alpha = load_numbers(alpha_ptr + start, keep, EVEN)
             w = w.to(tl.float32) * (alpha * alpha)[:, None]
         w = w.to(DTYPE)
-        acc0 = _add_pair(acc0, t, w, x_base, keep, D, xn, xd, TILES, EVEN, DTYPE, PRECISION)
-        if GROUP > 1:
-            acc1 = _add_pair(acc1, t + 1, w, x_base, keep, D, xn, xd, TILES, EVEN, DTYPE, PRECISION)
-        if GROUP > 2:
-            acc2 = _add_pair(acc2, t + 2, w, x_base, keep, D, xn, xd, TILES, EVEN, DTYPE, PRECISION)
+        x_m = _columns(x_base, keep, m * 16, D, xn, xd, 16, EVEN, DTYPE)
+        x_n = _columns(x_base, keep, n * 16, D, xn, xd, 16, EVEN, DTYPE)
+        acc = settle(product(_turned_outer(x_m, x_n), w, acc, PRECISION))
         x_base += BLOCK * xn
         w_base += BLOCK * wn
     state = state_ptr + (split * tl.num_programs(2) + bh).to(tl.int64) * PAIRS * 256 * E
-    _store_pair(state, t, E, acc0, value, TILES, EP)
-    if GROUP > 1:
-        _store_pair(state, t + 1, E, acc1, value, TILES, EP)
-    if GROUP > 2:
-        _store_pair(state, t + 2, E, acc2, value, TILES, EP)
+    # Features back in order; off-diagonal pairs count twice.
+    row = tl.arange(0, 256)
+    i, j = row // 16 % 4 * 4 + row // 64, row % 8 * 2 + row // 8 % 2
+    acc *= tl.where(m == n, value, 2 * value)
+    place = state + (t * 256 + i * 16 + j)[:, None] * E + wide[None, :]
+    tl.store(place, acc.to(state_ptr.dtype.element_ty), mask=(wide < E)[None, :])
 
 
 @triton.jit

@@ -219,24 +219,22 @@ def _moments(p: Problem, rows: _Rows, *, mixed: bool = True) -> tuple[Tensor, Te
 def _state(p: Problem, rows: _Rows, alpha: Tensor) -> Tensor:
     """The state (B H, pairs * 256, E).
 
-    Rows are split among several programs where one for each group of tile pairs and head would
-    leave the device idle; partial sums are added in a fixed order.
+    Rows are split among several programs where one for each tile pair and head would leave the
+    device idle; partial sums are added in a fixed order.
     """
     x, w, tiles = rows.x, rows.w, _tiles(p)
     size = blocks_for("accumulate", max(p.dim, p.width), p.operands)
-    group = next(n for n in range(size.rows, 0, -1) if tiles["PAIRS"] % n == 0)
-    groups = tiles["PAIRS"] // group
-    splits, per_split = _splits(p, rows.tokens, size, p.batch_heads * groups)
+    splits, per_split = _splits(p, rows.tokens, size, p.batch_heads * tiles["PAIRS"])
     dtype = p.operands if splits == 1 else torch.float32
     state = p.new(splits, p.batch_heads, tiles["PAIRS"] * 256, p.width, dtype=dtype)
     flags = _flags(p)
     flags["MASKED"] &= rows.are_keys
     del flags["DP"]
     unnormalised = p.scale * p.scale if p.temperature is None and not rows.are_keys else 1.0
-    accumulate[(groups, splits, p.batch_heads)](
+    accumulate[(tiles["PAIRS"], splits, p.batch_heads)](
         x, w, p.mask_argument, alpha, state, p.heads, rows.tokens, p.dim, p.width, per_split,
         *x.stride(), *w.stride(), p.a / max(1, p.keys) * unnormalised,
-        BLOCK=size.block, GROUP=group, **size.options(),
+        BLOCK=size.block, **size.options(),
         EVEN=_is_even(p, rows.tokens, per_split), **flags, **tiles,
     )  # fmt: skip
     return _add(p, state, p.operands)
@@ -270,9 +268,8 @@ def _values(
     hold = tiles["PAIRS"] <= 3 and p.width <= 32
     per_program = _rows_per_program(p, tokens, size.rows, hold)
     values[(triton.cdiv(tokens, per_program), p.batch_heads)](
-        x, p.mask_argument, p.temperature_argument,
-        p.shares(),
-        state, sums, out, sums if total is None else total,
+        x, p.mask_argument, p.temperature_argument, p.shares(), state, sums, out,
+        sums if total is None else total,
         p.heads, tokens, p.dim, p.width, per_program, *x.stride(),
         p.scale if queries else 1.0, p.c, p.floor, p.lift,
         ROWS=size.rows, PART=size.block, **size.options(), HOLD=hold,

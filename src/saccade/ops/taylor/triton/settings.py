@@ -16,7 +16,7 @@ class Blocks(NamedTuple):
     """How one kernel is launched.
 
     Attributes:
-        rows: Rows a program; for `accumulate`, at most how many tile pairs.
+        rows: Rows a program; 0 for `accumulate` and `moments`, which go over all of a part.
         block: Length of a step of the inner loop; for `values` and `gradients`, how many of a
             tile's 16 columns a step takes.
         warps: Warps a program.
@@ -57,10 +57,10 @@ _HALF: dict[str, dict[int, Blocks]] = {
         128: Blocks(128, 64, 8, 3),
     },
     "accumulate": {
-        16: Blocks(1, 64, 4, 3, resident=4),
-        32: Blocks(1, 64, 4, 3, resident=3),
-        64: Blocks(1, 64, 4, 3, resident=2),
-        128: Blocks(1, 128, 8, 3),
+        16: Blocks(0, 64, 4, 3, resident=4),
+        32: Blocks(0, 64, 4, 3, resident=3),
+        64: Blocks(0, 64, 4, 3, resident=2),
+        128: Blocks(0, 128, 8, 3),
     },
     "moments": {
         16: Blocks(0, 128, 4, 3, resident=2),
@@ -84,7 +84,7 @@ _SINGLE: dict[str, dict[int, Blocks]] = {
     "direct_forward": {64: Blocks(64, 32, 4, 2), 128: Blocks(64, 32, 8, 1)},
     "direct_queries": {64: Blocks(64, 32, 4, 2), 128: Blocks(64, 32, 8, 1)},
     "direct_keys": {64: Blocks(64, 32, 4, 2), 128: Blocks(64, 32, 8, 1)},
-    "accumulate": {64: Blocks(1, 32, 8, 2), 128: Blocks(1, 32, 8, 1)},
+    "accumulate": {64: Blocks(0, 32, 8, 2), 128: Blocks(0, 32, 8, 1)},
     "moments": {64: Blocks(0, 64, 4, 2), 128: Blocks(0, 32, 8, 1)},
     "values": {64: Blocks(64, 16, 8, 1), 128: Blocks(64, 16, 8, 1)},
     "gradients": {64: Blocks(64, 16, 8, 1), 128: Blocks(64, 16, 8, 1)},
