@@ -10,7 +10,6 @@ other, since its workers run ahead; the first of each is warm-up.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -20,7 +19,7 @@ from typing import Any
 
 import torch
 from torchvision_loader import cpu_loader
-from train_overhead import make_trainer, timed
+from train_overhead import make_trainer, publish, timed
 
 from saccade.data.loader import Batch
 from saccade.train.environment import describe_environment
@@ -119,11 +118,7 @@ def main() -> None:
         f"| {r['faster']:.2f}x |"
         for r in results
     ]
-    table = "\n".join(lines) + "\n"
-    print(table)
-    if arguments.out:
-        arguments.out.with_suffix(".json").write_text(json.dumps(results, indent=2) + "\n")
-        arguments.out.with_suffix(".md").write_text(table)
+    publish("\n".join(lines) + "\n", results, arguments.out)
 
 
 if __name__ == "__main__":

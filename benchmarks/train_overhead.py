@@ -124,6 +124,14 @@ def measure(overrides: list[str], repeats: int) -> dict[str, Any]:
         }
 
 
+def publish(table: str, result: Any, out: Path | None) -> None:
+    """Print a table; write it and what it is made of where asked."""
+    print(table)
+    if out:
+        out.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
+        out.with_suffix(".md").write_text(table)
+
+
 def main() -> None:
     """Measure, print a table, write it where asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -149,10 +157,7 @@ def main() -> None:
         f"{result['steps_per_epoch']} steps, interleaved.\n\n"
         f"| bare ms/step | saccade ms/step | overhead (spread) |\n|---|---|---|\n{line}\n"
     )
-    print(table)
-    if arguments.out:
-        arguments.out.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
-        arguments.out.with_suffix(".md").write_text(table)
+    publish(table, result, arguments.out)
 
 
 if __name__ == "__main__":
