@@ -18,27 +18,14 @@ from saccade.study import compare
 from saccade.study.comparison import ComparisonFolder, Plan
 from saccade.study.comparison.initial import write_initial_weights
 from tests.study.tiny_comparison import compare_and_exit, end_states, work_and_exit
-from tests.train.tiny_runs import PROCESSES
-
-Start = Callable[..., BaseProcess]
+from tests.train.tiny_runs import Start, processes
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Start a process, which is ended with the test."""
-    started: list[BaseProcess] = []
-
-    def call(body: Callable[..., None], *arguments: object) -> BaseProcess:
-        process = PROCESSES.Process(target=body, args=arguments)
-        process.start()
-        started.append(process)
-        return process
-
-    yield call
-    for process in started:
-        if process.is_alive():
-            process.kill()
-        process.join()
+    with processes() as call:
+        yield call
 
 
 def wait_until(happened: Callable[[], bool], process: BaseProcess | subprocess.Popen[str]) -> None:

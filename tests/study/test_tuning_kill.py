@@ -15,30 +15,20 @@ import pytest
 from saccade.config import dump_config
 from saccade.study.tuning import TuningFolder, join_search, tune
 from tests.study.tiny_search import epochs_of, start_tiny, tiny_search, work_and_exit
-from tests.train.tiny_runs import PROCESSES
+from tests.train.tiny_runs import processes
 
-TRIALS, EPOCHS = 4, 4
-LONG = (f"train.epochs={EPOCHS}", "tune.pruner=none", "run.checkpoint_every_steps=3")
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[[Path], BaseProcess]]:
-    """Start workers; those still there at the end are killed."""
-    started: list[BaseProcess] = []
-
-    def start_one(out: Path) -> BaseProcess:
-        worker = PROCESSES.Process(target=work_and_exit, args=(out,))
-        worker.start()
-        started.append(worker)
-        return worker
-
-    yield start_one
-    for worker in started:
-        worker.kill()
-        worker.join()
+TRIALS, EPOCHS = 4, 24  # long enough for two trials to be met in the middle
+LONG = (f"train.epochs={EPOCHS}", "tune.pruner=none", "run.checkpoint_every_steps=5")
 
 
 Start = Callable[[Path], BaseProcess]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start workers; those still there at the end are killed."""
+    with processes() as call:
+        yield lambda out: call(work_and_exit, out)
 
 
 def wait_until(met: Callable[[], bool]) -> None:
@@ -83,8 +73,7 @@ def assert_each_was_run_once(
     assert before.items() <= finished(folder).items()
 
 
-@pytest.mark.slow  # waits for a moment that comes late where other tests want the cores
-@pytest.mark.parametrize("storage", ["sqlite", "journal"])
+@pytest.mark.parametrize("storage", ["sqlite", pytest.param("journal", marks=pytest.mark.slow)])
 def test_two_workers_killed_in_the_middle(tmp_path: Path, start: Start, storage: str) -> None:
     folder = start_tiny(tmp_path / "study", *LONG, trials=TRIALS, storage=storage)
     workers = [start(folder.path), start(folder.path)]
@@ -103,7 +92,6 @@ def test_two_workers_killed_in_the_middle(tmp_path: Path, start: Start, storage:
     assert_each_was_run_once(folder, before, interrupted)
 
 
-@pytest.mark.slow
 def test_the_other_worker_takes_over_a_killed_ones_trial(tmp_path: Path, start: Start) -> None:
     folder = start_tiny(tmp_path / "study", *LONG, trials=TRIALS)
     victim, survivor = start(folder.path), start(folder.path)

@@ -8,7 +8,7 @@ import pytest
 
 from saccade.config import Config
 from saccade.train import train
-from tests.train.tiny_runs import PROCESSES, free_port, rank_environment, tiny, train_and_exit
+from tests.train.tiny_runs import free_port, processes, rank_environment, tiny, train_and_exit
 
 Launch = Callable[..., list[BaseProcess]]
 
@@ -16,28 +16,17 @@ Launch = Callable[..., list[BaseProcess]]
 @pytest.fixture
 def launch() -> Iterator[Launch]:
     """Start a run in one process, or in `world_size` that work together."""
-    started: list[BaseProcess] = []
+    with processes() as start:
 
-    def start(config: Config, out: Path, world_size: int = 1) -> list[BaseProcess]:
-        port = free_port()
-        ranks = [
-            rank_environment(r, world_size, port) if world_size > 1 else {}
-            for r in range(world_size)
-        ]
-        new = [
-            PROCESSES.Process(target=train_and_exit, args=(config, out, environment))
-            for environment in ranks
-        ]
-        for process in new:
-            process.start()
-        started.extend(new)
-        return new
+        def call(config: Config, out: Path, world_size: int = 1) -> list[BaseProcess]:
+            port = free_port()
+            ranks = [
+                rank_environment(r, world_size, port) if world_size > 1 else {}
+                for r in range(world_size)
+            ]
+            return [start(train_and_exit, config, out, environment) for environment in ranks]
 
-    yield start
-    for process in started:
-        if process.is_alive():
-            process.kill()
-        process.join()
+        yield call
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,9 @@ import multiprocessing
 import os
 import socket
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from saccade.config import Config, make_config, with_overrides
@@ -37,6 +40,29 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
     ["saccade.train", "torch._inductor", "accelerate", "sklearn.datasets"]
 )
+
+
+Start = Callable[..., BaseProcess]
+
+
+@contextmanager
+def processes() -> Iterator[Start]:
+    """Start processes, each by a function and its arguments; those left at the end are killed."""
+    started: list[BaseProcess] = []
+
+    def start(body: Callable[..., None], *arguments: object) -> BaseProcess:
+        process = PROCESSES.Process(target=body, args=arguments)
+        process.start()
+        started.append(process)
+        return process
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            if process.is_alive():
+                process.kill()
+            process.join()
 
 
 def tiny(*overrides: str) -> Config:
