@@ -71,3 +71,15 @@ def test_the_benchmark_tables_are_the_result_files():
     assert [path for path, _ in found] == list(TABLES)
     for path, table in found:
         assert table == TABLES[path](ROOT / path)
+
+
+def test_the_accuracies_are_those_of_the_runs():
+    runs = sorted((ROOT / "benchmarks" / "runs").iterdir())
+    assert [run.name.partition("_")[0] for run in runs] == ["cifar10-taylor", "vit-cifar10"]
+    for run in runs:
+        summary = json.loads((run / "summary.json").read_text())
+        told = f"| {summary['epochs']} | {100 * summary['test_accuracy']:.2f} % |"
+        row = next(line for line in README.splitlines() if f"benchmarks/runs/{run.name}" in line)
+        assert row.endswith(told)
+        header = (ROOT / f"src/saccade/recipes/{run.name.partition('_')[0]}.yaml").read_text()
+        assert f"{100 * summary['test_accuracy']:.2f} % on the test set" in header

@@ -1,7 +1,10 @@
 """What is particular to Taylor attention: thresholds, the choice, range, memory, the custom ops."""
 
+import itertools
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -69,6 +72,22 @@ def test_auto_follows_the_rule_of_its_device(monkeypatch, tmp_path):
         q, k, v, _ = make_inputs(batch=1, heads=1, queries=tokens)
         auto, chosen = (taylor_attention(q, k, v, algorithm=a) for a in ("auto", expected))
         assert torch.equal(auto, chosen)
+
+
+@pytest.mark.parametrize("kind", ["taylor-{}/triton", "taylorshift-{}"])
+@pytest.mark.parametrize("direction", ["forward", "training"])
+def test_auto_costs_at_most_a_tenth_more_than_the_better_algorithm(kind, direction):
+    result = Path(__file__).parents[2] / "benchmarks" / "attention_h200_202611.json"
+    ms = {
+        (row["head_dim"], row["tokens"], row["mechanism"]): row["timing"]["median_ms"]
+        for row in json.loads(result.read_text())["rows"]
+        if row["status"] == "timed" and row["direction"] == direction
+    }
+    for dim, tokens in itertools.product((16, 32, 64, 128), (1024, 4096, 16384, 65536)):
+        training = direction == "training"
+        chosen = explain_choice(tokens, head_dim=dim, backend="triton", training=training).algorithm
+        times = {a: ms[dim, tokens, kind.format(a)] for a in ("direct", "efficient")}
+        assert times[chosen] <= 1.1 * min(times.values())
 
 
 @pytest.mark.parametrize("dim", [1, 2, 5, 16])
