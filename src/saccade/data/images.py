@@ -1,4 +1,4 @@
-"""One image file to pixels: upright, 8-bit RGB, and never more memory than its header allows.
+"""One encoded image to pixels: upright, 8-bit RGB, and never more memory than its header allows.
 
 Only common raster formats are opened, so no file can start an interpreter or a document renderer.
 Grey, palette, CMYK and 16-bit images become RGB; transparent pixels show white; of an animation the
@@ -7,6 +7,7 @@ first frame counts.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ __all__ = [
     "IMAGE_SUFFIXES",
     "MAX_PIXELS",
     "BadImageError",
+    "decode_image",
     "load_rgb",
     "opened",
     "read_image",
@@ -48,9 +50,9 @@ Fault = Literal["zero_byte", "unreadable", "truncated", "too_large"]
 class BadImageError(DataError):
     """An image that cannot be read; `fault` says in a word why."""
 
-    def __init__(self, path: Path, fault: Fault, detail: str) -> None:
-        super().__init__(f"bad image {path}: {detail}")
-        self.path, self.fault, self.detail = path, fault, detail
+    def __init__(self, name: Path | str, fault: Fault, detail: str) -> None:
+        super().__init__(f"bad image {name}: {detail}")
+        self.fault, self.detail = fault, detail
 
 
 def read_image(path: Path, size: int, box: Box | None = None) -> Tensor:
@@ -65,10 +67,19 @@ def read_image(path: Path, size: int, box: Box | None = None) -> Tensor:
         BadImageError: The file is empty, no image, cut short or too large.
     """
     with opened(path) as image:
-        if image.format == "JPEG" and box is None:
-            image.draft("RGB", (2 * size, 2 * size))
-        upright = load_rgb(image, path)
-    return to_tensor(square(upright, size, box))
+        return _pixels(image, path, size, box)
+
+
+def decode_image(content: bytes, name: str, size: int, box: Box | None = None) -> Tensor:
+    """Decode what an image file would hold, as `read_image` does; errors call it `name`."""
+    with _checked(io.BytesIO(content), name, len(content)) as image:
+        return _pixels(image, name, size, box)
+
+
+def _pixels(image: Image.Image, name: Path | str, size: int, box: Box | None) -> Tensor:
+    if image.format == "JPEG" and box is None:
+        image.draft("RGB", (2 * size, 2 * size))
+    return to_tensor(square(load_rgb(image, name), size, box))
 
 
 def square(image: Image.Image, size: int, box: Box | None = None) -> Image.Image:
@@ -94,38 +105,46 @@ def to_tensor(image: Image.Image) -> Tensor:
 def opened(path: Path) -> Iterator[Image.Image]:
     """Open a file of a known format whose header promises a bearable size."""
     try:
-        if path.stat().st_size == 0:
-            raise BadImageError(path, "zero_byte", "the file is empty")
-        image = Image.open(path, formats=FORMATS)
-    except BadImageError:
-        raise
+        num_bytes = path.stat().st_size
+    except OSError as error:
+        raise BadImageError(path, "unreadable", _reason(error)) from None
+    with _checked(path, path, num_bytes) as image:
+        yield image
+
+
+@contextmanager
+def _checked(file: Path | io.BytesIO, name: Path | str, num_bytes: int) -> Iterator[Image.Image]:
+    if num_bytes == 0:
+        raise BadImageError(name, "zero_byte", "the file is empty")
+    try:
+        image = Image.open(file, formats=FORMATS)
     except Image.DecompressionBombError:
-        raise BadImageError(path, "too_large", f"more than {MAX_PIXELS} pixels") from None
+        raise BadImageError(name, "too_large", f"more than {MAX_PIXELS} pixels") from None
     except UnidentifiedImageError:
         known = ", ".join(FORMATS)
         raise BadImageError(
-            path, "unreadable", f"not an image in a known format ({known})"
+            name, "unreadable", f"not an image in a known format ({known})"
         ) from None
     except (OSError, SyntaxError, ValueError) as error:
-        raise BadImageError(path, "unreadable", _reason(error)) from None
+        raise BadImageError(name, "unreadable", _reason(error)) from None
     with image:
         pixels = image.width * image.height
         if pixels > MAX_PIXELS:
             detail = f"{image.width} x {image.height} is more than {MAX_PIXELS} pixels"
-            raise BadImageError(path, "too_large", detail)
+            raise BadImageError(name, "too_large", detail)
         yield image
 
 
-def load_rgb(image: Image.Image, path: Path) -> Image.Image:
+def load_rgb(image: Image.Image, name: Path | str) -> Image.Image:
     """Decode an opened image: upright by its EXIF orientation, RGB, first frame."""
     try:
         image.load()
         return to_rgb(ImageOps.exif_transpose(image))
     except Image.DecompressionBombError:
-        raise BadImageError(path, "too_large", f"more than {MAX_PIXELS} pixels") from None
+        raise BadImageError(name, "too_large", f"more than {MAX_PIXELS} pixels") from None
     except Exception as error:  # decoders raise many kinds, struct and zlib errors among them
         fault: Fault = "truncated" if "truncated" in str(error).lower() else "unreadable"
-        raise BadImageError(path, fault, _reason(error)) from None
+        raise BadImageError(name, fault, _reason(error)) from None
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
