@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,16 @@ def test_all_is_explicit_and_complete():
         assert getattr(saccade, name) is not None
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = saccade.no_such_name
+
+
+@pytest.mark.parametrize("room", ["data", "layers", "models"])
+def test_lazy_rooms_hold_what_they_name(room: str):
+    package = import_module(f"saccade.{room}")
+    assert dir(package) == sorted(package.__all__)
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+    with pytest.raises(AttributeError, match=f"'saccade.{room}' has no attribute 'no_such_name'"):
+        _ = package.no_such_name
 
 
 def test_rooms_are_those_of_the_architecture_page():

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from saccade.cli import COMMANDS
+from saccade.cli.list_names import KINDS
 from saccade.config import list_recipes, load_config
 from tests.cli.conftest import Saccade, fresh
 from tests.train.tiny_runs import tiny
@@ -28,6 +29,21 @@ def test_help_is_cheap_and_there(command: str | None) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"Usage: saccade{' ' + command if command else ''}")
     assert "--help" in done.stdout
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists_are_cheap(kind: str) -> None:
+    """Names are tables: torch and the Hub's client, which take seconds to load, have no part."""
+    code = (
+        "import sys\nfrom saccade.cli import main\n"
+        f"try: main(['list', {kind!r}])\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "heavy = {'torch', 'numpy', 'sklearn', 'huggingface_hub', 'PIL'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) > 3
 
 
 def test_every_command_is_listed(saccade: Saccade) -> None:

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saccade.config import DataConfig
-from saccade.data import list_datasets, load_splits, stratified_split
+from saccade.data import DATASETS, list_datasets, load_splits, stratified_split
+from saccade.data.sources import SOURCES
 from saccade.data.splits import channel_statistics, stratified_fold, stratified_subset
 from saccade.errors import ConfigError, DataError, UnknownNameError
 
@@ -111,6 +112,8 @@ def test_the_table_lists_every_set() -> None:
     assert set(list_datasets()) == {
         *("cifar10", "cifar100", "digits", "fashion_mnist", "folder", "mnist", "shapes"),
     }
+    assert DATASETS.names() == list_datasets()
+    assert set(SOURCES) < set(DATASETS)
 
 
 @given(labels=LABELS, folds=st.integers(2, 6), seed=st.integers(0, 1 << 40))

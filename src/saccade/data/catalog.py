@@ -15,7 +15,7 @@ from saccade.data.fetch import read_local
 from saccade.data.folder import load_folder
 from saccade.data.hub import HUB_PREFIX, load_hub
 from saccade.data.shapes import DEFAULT_SIZE, SHAPES, shapes_split
-from saccade.data.sources import SOURCES, Source
+from saccade.data.sources import SOURCES
 from saccade.data.splits import (
     DatasetInfo,
     Split,
@@ -24,13 +24,14 @@ from saccade.data.splits import (
     divide,
     limit_and_fold,
 )
+from saccade.data.titles import TITLES
 from saccade.errors import ConfigError, DataError
 from saccade.registry import Registry
 
 _SHAPES_TRAIN, _SHAPES_TEST = 8000, 2000
 _STATISTICS_IMAGES = 64
 
-__all__ = ["DATASETS", "Entry", "list_datasets", "load_splits"]
+__all__ = ["DATASETS", "Entry", "load_splits"]
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,6 @@ class Entry:
 
 
 DATASETS: Registry[Entry] = Registry("data set")
-
-
-def list_datasets(pattern: str = "*") -> list[str]:
-    """The names of the data sets that match a shell pattern, sorted."""
-    return DATASETS.names(pattern)
 
 
 def load_splits(config: DataConfig) -> Splits:
@@ -113,8 +109,9 @@ def _refuse_root(config: DataConfig) -> None:
         raise ConfigError(f"data.root={str(config.root)!r}: {config.name} is not read from files")
 
 
-def _load_source(source: Source, config: DataConfig) -> Splits:
+def _load_source(config: DataConfig) -> Splits:
     """A downloadable set: the local copy at `data.root`, else the cache."""
+    source = SOURCES[config.name]
     if config.root is not None:
         return split_arrays(read_local(source, config.root), config)
     path = cache_path(source.name)
@@ -129,23 +126,11 @@ def _load_source(source: Source, config: DataConfig) -> Splits:
     return split_arrays(arrays, config)
 
 
-DATASETS.register(
-    "digits",
-    Entry(
-        "1797 handwritten digits, 8 x 8, 10 classes (scikit-learn; no download)",
-        _load_digits,
-    ),
-)
-DATASETS.register(
-    "shapes",
-    Entry("coloured shapes drawn at any resolution, 8 classes (no download)", _load_shapes),
-)
-DATASETS.register(
-    "folder",
-    Entry("your folder at data.root: one sub-folder a class, or train/, val/, test/", load_folder),
-)
-for _name in SOURCES:
-    DATASETS.register(
-        _name,
-        Entry(SOURCES[_name].title, lambda config: _load_source(SOURCES[config.name], config)),
-    )
+_LOADERS = {
+    "digits": _load_digits,
+    "shapes": _load_shapes,
+    "folder": load_folder,
+    **dict.fromkeys(SOURCES, _load_source),
+}
+for _name, _title in TITLES.items():
+    DATASETS.register(_name, Entry(_title, _LOADERS[_name]))

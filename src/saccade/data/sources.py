@@ -73,7 +73,6 @@ class Source:
     """
 
     name: str
-    title: str
     class_names: tuple[str, ...]
     layouts: tuple[Layout, ...]
     archives: tuple[Archive, ...]
@@ -108,7 +107,6 @@ def _idx_archives(folders: tuple[str, ...], sums: tuple[str, ...]) -> tuple[Arch
 
 _CIFAR10 = Source(
     name="cifar10",
-    title="CIFAR-10: 60000 photographs, 32 x 32, 10 classes",
     class_names=(
         *("airplane", "automobile", "bird", "cat", "deer"),
         *("dog", "frog", "horse", "ship", "truck"),
@@ -132,7 +130,6 @@ _CIFAR10 = Source(
 
 _CIFAR100 = Source(
     name="cifar100",
-    title="CIFAR-100: 60000 photographs, 32 x 32, 100 classes",
     class_names=CIFAR100_CLASSES,
     layouts=(
         Layout("python pickles", ("train", "test"), lambda f: decode_pickles(f, "test")),
@@ -145,7 +142,6 @@ _CIFAR100 = Source(
 
 _MNIST_DIGITS = Source(
     name="mnist",
-    title="MNIST: 70000 handwritten digits, 28 x 28, 10 classes",
     class_names=tuple(str(digit) for digit in range(10)),
     layouts=(_IDX, _PARQUET),
     archives=_idx_archives(
@@ -163,7 +159,6 @@ _MNIST_DIGITS = Source(
 
 _FASHION_MNIST = Source(
     name="fashion_mnist",
-    title="Fashion-MNIST: 70000 pieces of clothing, 28 x 28, 10 classes",
     class_names=(
         *("t-shirt", "trouser", "pullover", "dress", "coat"),
         *("sandal", "shirt", "sneaker", "bag", "ankle boot"),

@@ -1,14 +1,21 @@
-"""The table of attentions by name, and how a core is built from it."""
+"""The table of attentions by name, and how a core is built from it.
+
+A core is named by its place and imported when it is built: the table itself needs no torch.
+"""
+
+from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from saccade.errors import UnknownNameError
-from saccade.layers.cores import AttentionCore, SoftmaxCore, TaylorCore, TaylorShiftCore
-from saccade.layers.performers import LearnedFeatureCore, RandomFeatureCore
 from saccade.registry import Registry
+
+if TYPE_CHECKING:
+    from saccade.layers.cores import AttentionCore
 
 __all__ = ["ATTENTIONS", "Attention", "create_core", "list_attentions", "register_attention"]
 
@@ -20,21 +27,30 @@ class Attention:
     """An entry of the table.
 
     Attributes:
-        core: The class that implements it.
+        core: The class that implements it, or its place in this package: `cores.SoftmaxCore`.
         summary: One line for people.
         linear: Whether its cost grows linearly with the number of tokens (or can).
         fixed: Options of the core that the name decides.
     """
 
-    core: type[AttentionCore]
+    core: type[AttentionCore] | str
     summary: str
     linear: bool
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def core_class(self) -> type[AttentionCore]:
+        """The class that implements it."""
+        if not isinstance(self.core, str):
+            return self.core
+        module, _, name = self.core.rpartition(".")
+        found: type[AttentionCore] = getattr(import_module(f"{__package__}.{module}"), name)
+        return found
+
+    @property
     def options(self) -> tuple[str, ...]:
         """The options that a user can set."""
-        parameters = inspect.signature(self.core.__init__).parameters
+        parameters = inspect.signature(self.core_class.__init__).parameters
         return tuple(name for name in parameters if name not in _COMMON and name not in self.fixed)
 
 
@@ -73,18 +89,23 @@ def create_core(
     for option in options:
         if option not in attention.options:
             raise UnknownNameError(f"option of attention {name!r}", option, attention.options)
-    return attention.core(num_heads, head_dim, attn_drop=attn_drop, **attention.fixed, **options)
+    chosen = {**attention.fixed, **options}
+    return attention.core_class(num_heads, head_dim, attn_drop=attn_drop, **chosen)
 
 
-register_attention("softmax", Attention(SoftmaxCore, "softmax of q.k/sqrt(D), fused", linear=False))
+register_attention(
+    "softmax", Attention("cores.SoftmaxCore", "softmax of q.k/sqrt(D), fused", linear=False)
+)
 register_attention(
     "taylor",
-    Attention(TaylorCore, "1 + s + s^2/2 of s = q.k/sqrt(D), as in TaylorIR", linear=True),
+    Attention("cores.TaylorCore", "1 + s + s^2/2 of s = q.k/sqrt(D), as in TaylorIR", linear=True),
 )
 register_attention(
     "taylorshift",
     Attention(
-        TaylorShiftCore, "1 + s + s^2/2 of unit q and k, temperature, output scaling", linear=True
+        "cores.TaylorShiftCore",
+        "1 + s + s^2/2 of unit q and k, temperature, output scaling",
+        linear=True,
     ),
 )
 for _suffix, _feature_map, _summary in (
@@ -96,8 +117,14 @@ for _suffix, _feature_map, _summary in (
 ):
     register_attention(
         f"performer{_suffix}",
-        Attention(RandomFeatureCore, _summary, linear=True, fixed={"feature_map": _feature_map}),
+        Attention(
+            "performers.RandomFeatureCore",
+            _summary,
+            linear=True,
+            fixed={"feature_map": _feature_map},
+        ),
     )
 register_attention(
-    "performer_ftheta", Attention(LearnedFeatureCore, "learned positive features", linear=True)
+    "performer_ftheta",
+    Attention("performers.LearnedFeatureCore", "learned positive features", linear=True),
 )

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from saccade.layers.mlp import Activation, activation
+from saccade.layers.choices import Activation
+from saccade.layers.mlp import activation
 
 __all__ = ["MlpHead", "build_head", "head_flops"]
 

@@ -6,13 +6,11 @@ Parameter names are timm's (`fc1`, `fc2`).
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import Tensor, nn
 
-__all__ = ["Activation", "Mlp", "activation"]
+from saccade.layers.choices import Activation
 
-Activation = Literal["gelu", "gelu_tanh"]
+__all__ = ["Mlp", "activation"]
 
 
 def activation(name: Activation) -> nn.GELU:

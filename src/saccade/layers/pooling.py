@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saccade.layers.block import NORM_EPS
-from saccade.layers.mlp import Activation, Mlp
+from saccade.layers.choices import Activation
+from saccade.layers.mlp import Mlp
 from saccade.ops.softmax import softmax_weights
 
 __all__ = ["AttentionPool"]

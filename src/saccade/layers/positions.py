@@ -9,8 +9,6 @@ Layout (1, N, C), prefix tokens first, then the grid row by row.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,14 +16,11 @@ from torch import Tensor
 from saccade.errors import ConfigError
 
 __all__ = [
-    "Positions",
     "resample_grid_positions",
     "resample_line_positions",
     "sinusoidal_1d",
     "sinusoidal_2d",
 ]
-
-Positions = Literal["learned", "sinusoidal_1d", "sinusoidal_2d", "none"]
 
 
 def _waves(length: int, dim: int) -> Tensor:

@@ -13,22 +13,19 @@ zeroed before every convolution and left out of the group statistics.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError
+from saccade.layers.choices import SequenceEmbedding
 
 __all__ = [
     "ConvEmbedding",
     "LinearEmbedding",
-    "SequenceEmbedding",
     "TokenEmbedding",
     "build_sequence_embedding",
 ]
-
-SequenceEmbedding = Literal["linear", "conv", "token"]
 
 
 def _check_features(x: Tensor, input_dim: int) -> None:

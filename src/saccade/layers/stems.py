@@ -16,16 +16,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Literal
 
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError
-from saccade.layers.mlp import Activation, activation
+from saccade.layers.choices import Activation, StemName
+from saccade.layers.mlp import activation
 
-__all__ = ["STEMS", "LinearPatchStem", "Stem", "StemName", "build_stem"]
+__all__ = ["STEMS", "LinearPatchStem", "Stem", "build_stem"]
 
-StemName = Literal["patch", "patch_linear", "conv", "conv_pool", "conv_patch"]
 Size = tuple[int, int]
 
 

@@ -11,10 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar, get_args
 
 from saccade.errors import ConfigError, UnknownNameError
-from saccade.layers.mlp import Activation
-from saccade.layers.positions import Positions
-from saccade.layers.sequence_embeddings import SequenceEmbedding
-from saccade.layers.stems import StemName
+from saccade.layers.choices import Activation, Positions, SequenceEmbedding, StemName
 
 __all__ = ["SequenceConfig", "TransformerConfig", "ViTConfig", "override"]
 

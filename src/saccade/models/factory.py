@@ -1,4 +1,4 @@
-"""Models by name: build them, list them, load saved ones."""
+"""Models by name: build them, load saved ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from saccade.models.sequence_transformer import SequenceTransformer
 from saccade.models.variants import MODELS
 from saccade.models.vision_transformer import VisionTransformer
 
-__all__ = ["create_model", "list_models", "load_model"]
+__all__ = ["create_model", "load_model"]
 
 _ARCHITECTURES: dict[str, type[VisionTransformer] | type[SequenceTransformer]] = {
     architecture.architecture: architecture
@@ -52,11 +52,6 @@ def create_model(
         if isinstance(config, architecture.config_class):
             return architecture.from_config(config, name)
     raise AssertionError(f"no architecture for {type(config).__name__}")
-
-
-def list_models(pattern: str = "*") -> list[str]:
-    """The names of the models that match a shell pattern such as `taylor*`, sorted."""
-    return MODELS.names(pattern)
 
 
 def load_model(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from saccade.models.config import SequenceConfig, TransformerConfig, ViTConfig, override
 from saccade.registry import Registry
 
-__all__ = ["MODELS", "Variant", "vit_sizes"]
+__all__ = ["MODELS", "Variant", "list_models", "vit_sizes"]
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,11 @@ _CIFAR_PERFORMERS = {
 }
 
 MODELS: Registry[Variant] = Registry("model")
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """The names of the models that match a shell pattern such as `taylor*`, sorted."""
+    return MODELS.names(pattern)
 
 
 def _register(configs: Mapping[str, TransformerConfig], source: str) -> None:
