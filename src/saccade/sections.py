@@ -72,6 +72,9 @@ class DataConfig(Section):
         val_fraction: Part of the training set held out; 0 trains on all of it.
         split_seed: Seed of that split, apart from `run.seed` so that seeds share one split.
         num_train: Use only so many training images, validation included.
+        resident_gib: Hub sets whose decoded images take no more than this are kept in memory;
+            larger ones are streamed, epoch by epoch.
+        buffer_mib: Encoded images of a streamed set that a process holds, to shuffle them.
         folds: Cut the training set into so many stratified parts, by `split_seed`, ...
         fold: ... of which this one is tested on instead of the test set, and not trained on.
     """
@@ -86,6 +89,8 @@ class DataConfig(Section):
     max_bad_images: CountOrZero = 10
     num_train: Count | None = None
     num_test: Count | None = None
+    resident_gib: NonNegative = 16.0
+    buffer_mib: Positive = 1024.0
     folds: Annotated[int, Field(ge=2)] | None = None
     fold: CountOrZero | None = None
 

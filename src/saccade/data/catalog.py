@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from saccade.config import DataConfig
 from saccade.data.cache import Arrays, cache_path, read_cache
@@ -14,13 +14,13 @@ from saccade.data.digits import load_digits
 from saccade.data.fetch import read_local
 from saccade.data.folder import load_folder
 from saccade.data.hub import HUB_PREFIX, load_hub
+from saccade.data.normalisation import measure_channels
 from saccade.data.shapes import DEFAULT_SIZE, SHAPES, shapes_split
 from saccade.data.sources import SOURCES
 from saccade.data.splits import (
     DatasetInfo,
     Split,
     Splits,
-    channel_statistics,
     divide,
     limit_and_fold,
 )
@@ -29,7 +29,9 @@ from saccade.errors import ConfigError, DataError
 from saccade.registry import Registry
 
 _SHAPES_TRAIN, _SHAPES_TEST = 8000, 2000
-_STATISTICS_IMAGES = 64
+_SHAPES_SAMPLE, _STREAM_SAMPLE = 64, 512  # images that mean and spread are taken of
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["DATASETS", "Entry", "load_splits"]
 
@@ -75,20 +77,24 @@ def hold_out(train: Split, test: Split, names: tuple[str, ...], config: DataConf
     """Take the subsets asked for, hold out validation and measure what is left to train on."""
     train, test = limit_and_fold(train, test, config)
     train, val = divide(train, config.val_fraction, config.split_seed)
-    sample = _sample(train)
-    mean, std = channel_statistics(sample)
-    _, channels, height, width = sample.shape
+    _warn_of_missing_classes(val, names)
+    sample = _SHAPES_SAMPLE if train.stream is None else _STREAM_SAMPLE
+    mean, std = measure_channels(train, sample=sample, workers=config.workers)
+    channels, height, width = train.image_shape
     info = DatasetInfo(config.name, len(names), names, (height, width), channels, mean, std)
     return Splits(train, val, test, info)
 
 
-def _sample(train: Split) -> Tensor:
-    """The images to take mean and standard deviation of: all that are in memory, else some."""
-    if train.images is not None:
-        return train.images
-    assert train.source is not None
-    count = min(len(train), _STATISTICS_IMAGES)
-    return torch.stack([train.source.read(i * len(train) // count) for i in range(count)])
+def _warn_of_missing_classes(val: Split, names: tuple[str, ...]) -> None:
+    """Say so where a streamed set, which is not split class by class, leaves some out."""
+    missing = len(names) - len(torch.unique(val.labels))
+    if val.stream is not None and len(val) and missing:
+        _log.warning(
+            "%d of %d classes are not in the validation split: a streamed set is split by its "
+            "blocks, not by its classes",
+            missing,
+            len(names),
+        )
 
 
 def _load_digits(config: DataConfig) -> Splits:

@@ -2,29 +2,46 @@
 
 A worker hands an unreadable image back as a message, not as an exception, so that the error the
 user sees is one line that names the file. Where such images may be passed over, the next readable
-image of the split stands in.
+image of the split stands in, or of the batch where the split is streamed.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from saccade.data.splits import Box, ImageSource
+from saccade.data.images import BadImageError
+from saccade.data.splits import Box, Split
 from saccade.errors import DataError
 
-__all__ = ["Decoded", "Request", "decode_batches"]
+__all__ = ["NOT_READ", "Decoded", "Request", "decode_batches", "read_some"]
+
+NOT_READ = -1
+"""In place of a position, where no image could be read and a black one stands in."""
 
 _log = logging.getLogger(__name__)
 
-Request = tuple[Sequence[int], Sequence[Box] | None]
-"""Positions in the split, and the crop to take of each."""
+
+@dataclass(frozen=True)
+class Request:
+    """Images to read for one batch.
+
+    Attributes:
+        index: Positions in the split.
+        boxes: The crop to take of each.
+        contents: The encoded images, where the split is streamed.
+    """
+
+    index: Sequence[int]
+    boxes: Sequence[Box] | None
+    contents: Sequence[bytes] | None = None
 
 
 @dataclass
@@ -41,8 +58,7 @@ class Decoded:
 
 
 def decode_batches(
-    source: ImageSource,
-    size: int,
+    split: Split,
     requests: Iterator[Request],
     workers: int,
     device: torch.device,
@@ -51,18 +67,18 @@ def decode_batches(
     """Read the images of each request, in order.
 
     Args:
-        source: Reads one image.
-        size: How many images the source has.
+        split: Its source reads one image.
         requests: One for each batch.
         workers: Processes to read with, at most one a core; 0 reads in this one.
         device: Where the images go.
         bad: Unreadable images found so far, by position; new ones are added.
 
     Raises:
-        DataError: More images than `source.max_bad_images` cannot be read.
+        DataError: More images than the source's `max_bad_images` cannot be read.
     """
+    reader = _Reader(split)
     loader: DataLoader[_Read] = DataLoader(
-        _Reader(source, size),
+        reader,
         batch_size=None,
         sampler=requests,  # asked for one at a time, as workers become free
         num_workers=min(workers, os.cpu_count() or 1),
@@ -72,8 +88,25 @@ def decode_batches(
         for position, message in messages.items():
             if position not in bad:
                 bad[position] = message
-                _count_bad(bad, source.max_bad_images)
+                _count_bad(bad, reader.source.max_bad_images)
         yield Decoded(images.to(device, non_blocking=True), index.to(device, non_blocking=True))
+
+
+def read_some(split: Split, places: Sequence[int]) -> list[Tensor | BadImageError]:
+    """Images at some places, or what is wrong with them; in a streamed split, of one block."""
+
+    def attempt(read: Callable[[], Tensor]) -> Tensor | BadImageError:
+        try:
+            return read()
+        except BadImageError as error:
+            return error
+
+    stream, source = split.stream, split.source
+    assert source is not None
+    if stream is None:
+        return [attempt(partial(source.read, place)) for place in places]
+    fetched = zip(places, stream.fetch(places), strict=True)
+    return [attempt(partial(stream.decode, place, content)) for place, content in fetched]
 
 
 def _count_bad(bad: dict[int, str], limit: int) -> None:
@@ -91,25 +124,30 @@ _Read = tuple[Tensor, Tensor, dict[int, str]]
 class _Reader(Dataset[_Read]):
     """Reads one request; lives in the worker."""
 
-    def __init__(self, source: ImageSource, size: int) -> None:
-        self._source, self._size = source, size
+    def __init__(self, split: Split) -> None:
+        assert split.source is not None
+        self.source, self._stream, self._size = split.source, split.stream, len(split)
 
     def __getitem__(self, request: Request) -> _Read:
-        index, boxes = request
         images, used, messages = [], [], dict[int, str]()
-        for place, position in enumerate(index):
-            box = boxes[place] if boxes is not None else None
-            image, position = self._read(position, box, messages)
+        for place in range(len(request.index)):
+            image, position = self._read(request, place, messages)
             images.append(image)
             used.append(position)
         return torch.stack(images), torch.tensor(used, dtype=torch.int64), messages
 
-    def _read(self, position: int, box: Box | None, messages: dict[int, str]) -> tuple[Tensor, int]:
-        """An image, or the next readable one; all messages are kept."""
-        for step in range(min(self._source.max_bad_images + 1, self._size)):
-            candidate = (position + step) % self._size
+    def _read(self, request: Request, place: int, messages: dict[int, str]) -> tuple[Tensor, int]:
+        """An image and its position, or those of the next readable one; all messages are kept."""
+        box = request.boxes[place] if request.boxes is not None else None
+        candidates = self._size if request.contents is None else len(request.index)
+        for step in range(min(self.source.max_bad_images + 1, candidates)):
             try:
-                return self._source.read(candidate, box), candidate
+                if self._stream is None or request.contents is None:
+                    position = (request.index[place] + step) % self._size
+                    return self.source.read(position, box), position
+                other = (place + step) % len(request.index)
+                position = request.index[other]
+                return self._stream.decode(position, request.contents[other], box), position
             except DataError as error:
-                messages[candidate] = str(error)
-        return self._source.placeholder(), position
+                messages[position] = str(error)
+        return self.source.placeholder(), NOT_READ

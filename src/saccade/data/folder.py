@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +19,9 @@ from saccade.config import DataConfig
 from saccade.data.images import (
     DEFAULT_IMAGE_SIZE,
     IMAGE_SUFFIXES,
-    BadImageError,
     read_image,
 )
+from saccade.data.normalisation import measure_channels
 from saccade.data.splits import (
     TEST_FRACTION,
     TEST_SEED,
@@ -30,7 +29,6 @@ from saccade.data.splits import (
     DatasetInfo,
     Split,
     Splits,
-    channel_statistics,
     divide,
     limit_and_fold,
 )
@@ -156,27 +154,5 @@ def _read_split(folder: Path, names: tuple[str, ...], config: DataConfig) -> Spl
 
 def _info(train: Split, names: tuple[str, ...], config: DataConfig) -> DatasetInfo:
     size = config.image_size or DEFAULT_IMAGE_SIZE
-    mean, std = _statistics(train, config.workers)
+    mean, std = measure_channels(train, sample=_STATISTICS_IMAGES, workers=config.workers)
     return DatasetInfo("folder", len(names), names, (size, size), 3, mean, std)
-
-
-def _statistics(train: Split, workers: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation from up to 512 training images, evenly spaced."""
-    source = train.source
-    assert source is not None
-    count = min(len(train), _STATISTICS_IMAGES)
-    places = [i * len(train) // count for i in range(count)]
-
-    def attempt(index: int) -> Tensor | BadImageError:
-        try:
-            return source.read(index)
-        except BadImageError as error:
-            return error
-
-    with ThreadPoolExecutor(max(1, workers)) as pool:
-        results = list(pool.map(attempt, places))
-    images = [result for result in results if isinstance(result, Tensor)]
-    faults = [result for result in results if isinstance(result, BadImageError)]
-    if faults and (source.max_bad_images == 0 or not images):
-        raise DataError(f"{faults[0]} (data.on_bad_image='skip' would pass it over)")
-    return channel_statistics(torch.stack(images))

@@ -1,62 +1,109 @@
-"""Data sets of the Hugging Face hub (`hf:<name>`), streamed: they never lie whole on the disk.
+"""Data sets of the Hugging Face hub (`hf:<name>`): they never lie whole on the disk.
 
-Images are brought to `data.image_size` as they arrive and kept in memory as bytes, up to
-`data.num_train` and `data.num_test` of them.
+A set whose decoded images fit in `data.resident_gib` is read once and kept in memory as bytes. A
+larger one is streamed: every epoch fetches its row groups anew. Only sets of parquet files can be,
+since these tell the labels without the images (`shards`); that is what the hub converts sets to.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from saccade.config import DataConfig
-from saccade.data.images import DEFAULT_IMAGE_SIZE, square, to_rgb, to_tensor
+from saccade.data.images import DEFAULT_IMAGE_SIZE, BadImageError, decode_image
+from saccade.data.residency import keep_if_small, refuse_bad
+from saccade.data.shards import ShardSource, read_shards
 from saccade.data.splits import TEST_FRACTION, TEST_SEED, Split, divide
 from saccade.errors import ConfigError, DataError
 
 __all__ = ["HUB_PREFIX", "load_hub"]
 
 HUB_PREFIX = "hf:"
-MAX_BYTES = 16 << 30
 _SHUFFLE_BUFFER = 10_000
+_TEST_NAMES = ("test", "validation", "valid")
 
 
 def load_hub(config: DataConfig) -> tuple[Split, Split, tuple[str, ...]]:
     """Training and test split and the names of the classes.
 
-    `test` is the hub's `test`, else its `validation`, else a fixed fifth of `train`.
+    `test` is the hub's `test`, else its `validation`, whichever shows its labels, else a fixed
+    fifth of `train`.
 
     Raises:
         DataError: The package is missing, the set cannot be had, or has no images with labels.
     """
-    name = config.name.removeprefix(HUB_PREFIX)
-    if not name:
-        raise ConfigError("data.name='hf:': wants hf:<name>, such as hf:uoft-cs/cifar10")
-    parts = _open(name)
+    builder, parts = _open(config)
     if "train" not in parts:
         raise DataError(f"{config.name}: no 'train' split, only {', '.join(parts) or 'none'}")
     image, label, names = _columns(config.name, parts["train"].features)
-    train = _collect(parts["train"], image, label, config.num_train, config)
-    for other in ("test", "validation", "valid"):
-        if other in parts:
-            return train, _collect(parts[other], image, label, config.num_test, config), names
-    return *divide(train, TEST_FRACTION, TEST_SEED), names
+    files = {part: [str(url) for url in urls] for part, urls in builder.config.data_files.items()}
+    if all(url.endswith(".parquet") for urls in files.values() for url in urls):
+        loaded = {
+            part: _sharded(files[part], image, label, config)
+            for part in ("train", *_TEST_NAMES)
+            if part in parts
+        }
+        return *keep_if_small(*_train_and_test(loaded, config), config), names
+    loaded = {"train": _collect(parts["train"], image, label, config.num_train, config)}
+    for part in _TEST_NAMES:
+        if part in parts:
+            loaded[part] = _collect(parts[part], image, label, config.num_test, config)
+    return *_train_and_test(loaded, config), names
 
 
-def _open(name: str) -> Any:
+def _open(config: DataConfig) -> tuple[Any, Any]:
+    """The set's builder, which knows its files, and its parts by name."""
+    name = config.name.removeprefix(HUB_PREFIX)
+    if not name:
+        raise ConfigError("data.name='hf:': wants hf:<name>, such as hf:uoft-cs/cifar10")
     try:
-        from datasets import load_dataset
+        from datasets import load_dataset_builder
     except ImportError:
         raise DataError(
-            f"data.name='hf:{name}' needs the datasets package: pip install datasets"
+            f"data.name={config.name!r} needs the datasets package: pip install datasets"
         ) from None
     try:
-        return load_dataset(name, streaming=True)
+        builder = load_dataset_builder(name)
+        return builder, builder.as_streaming_dataset()
+    except ConnectionError as error:
+        raise DataError(
+            f"{config.name}: the hub cannot be reached ({_line(error)}); without a network give "
+            "the path of a folder of parquet files, as in data.name=hf:./my-set"
+        ) from None
     except Exception as error:  # the package raises its own, the hub's and the network's errors
-        raise DataError(f"hf:{name} cannot be loaded: {' '.join(str(error).split())}") from None
+        raise DataError(f"{config.name} cannot be loaded: {_line(error)}") from None
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _train_and_test(loaded: dict[str, Split], config: DataConfig) -> tuple[Split, Split]:
+    shown = {part: split for part, split in loaded.items() if _shows_labels(split)}
+    if "train" not in shown:
+        raise DataError(f"{config.name}: its training split has no images, or hides their labels")
+    for part in _TEST_NAMES:
+        if part in shown:
+            return shown["train"], shown[part]
+    return divide(shown["train"], TEST_FRACTION, TEST_SEED)
+
+
+def _shows_labels(split: Split) -> bool:
+    return len(split) > 0 and int(split.labels.min()) >= 0
+
+
+def _sharded(urls: Sequence[str], image: str, label: str, config: DataConfig) -> Split:
+    """A split whose images stay in their parquet files."""
+    shards, labels = read_shards(urls, image, label)
+    limit = config.max_bad_images if config.on_bad_image == "skip" else 0
+    size = config.image_size or DEFAULT_IMAGE_SIZE
+    rows = torch.arange(len(labels))
+    buffer_bytes = int(config.buffer_mib * 2**20)
+    return Split(labels, source=ShardSource(shards, rows, size, limit, buffer_bytes))
 
 
 def _columns(name: str, features: Any) -> tuple[str, str, tuple[str, ...]]:
@@ -71,25 +118,38 @@ def _columns(name: str, features: Any) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _collect(part: Any, image: str, label: str, limit: int | None, config: DataConfig) -> Split:
+    """A split in memory, row by row, whatever its files are; the only way if not parquet."""
+    from datasets import Image
+
     size = config.image_size or DEFAULT_IMAGE_SIZE
     images: list[Tensor] = []
     labels: list[int] = []
-    bad: list[str] = []
+    faults: list[str] = []
     if limit is not None:
         part = part.shuffle(seed=config.split_seed, buffer_size=_SHUFFLE_BUFFER).take(limit)
-    for number, row in enumerate(part):
+    for number, row in enumerate(part.cast_column(image, Image(decode=False))):
         try:
-            images.append(to_tensor(square(to_rgb(row[image]), size)))
+            name = f"{config.name} row {number}"
+            images.append(decode_image(_content(row[image]), name, size))
             labels.append(int(row[label]))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            bad.append(f"{config.name}: image {number} cannot be read ({error})")
-            if config.on_bad_image == "fail" or len(bad) > config.max_bad_images:
-                raise DataError(bad[-1]) from None
-        if len(images) * 3 * size * size > MAX_BYTES:
+        except BadImageError as error:
+            faults.append(str(error))
+            refuse_bad(faults, config)
+        if len(images) * 3 * size * size > config.resident_gib * 2**30:
             raise DataError(
-                f"{config.name}: more than {MAX_BYTES >> 30} GiB at image_size={size}: set "
-                "data.num_train or a smaller data.image_size"
+                f"{config.name}: more than data.resident_gib={config.resident_gib:g} at image_size="
+                f"{size}, and only parquet files can be streamed: set data.num_train, a smaller "
+                "data.image_size, or more memory"
             )
-    if not images or min(labels) < 0:
-        raise DataError(f"{config.name}: a split without images, or with hidden labels")
-    return Split(torch.tensor(labels, dtype=torch.int64), torch.stack(images))
+    stored = torch.stack(images) if images else torch.empty(0, 3, size, size, dtype=torch.uint8)
+    return Split(torch.tensor(labels, dtype=torch.int64), stored)
+
+
+def _content(cell: dict[str, Any]) -> bytes:
+    """An encoded image, which lies in the row or in a file of its own."""
+    if cell["bytes"] is not None or cell["path"] is None:
+        return cell["bytes"] or b""
+    import fsspec
+
+    with fsspec.open(cell["path"], "rb") as file:
+        return bytes(file.read())

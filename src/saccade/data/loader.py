@@ -3,7 +3,7 @@
 The order of an epoch is a function of (seed, epoch). Step t takes the next `batch_size *
 world_size` positions of that order and cuts them into one consecutive piece a rank. In the last
 step of an epoch every rank gets equally many; those past the end repeat the beginning and are not
-`valid`.
+`valid`. Of a streamed split every rank has a stretch of its own instead (`windows`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from saccade.config import AugmentConfig
-from saccade.data.decoding import Decoded, Request, decode_batches
+from saccade.data.decoding import Request, decode_batches
 from saccade.data.mixing import mix, mix_targets
 from saccade.data.randomness import Purpose, make_key, permutation
-from saccade.data.splits import DatasetInfo, Split
+from saccade.data.splits import Box, DatasetInfo, Split
 from saccade.data.transform import Transform, resized_boxes
+from saccade.data.windows import Course, fetch_spans, plan_course, share
 from saccade.errors import ConfigError
 
 __all__ = ["Batch", "Loader", "make_loader"]
@@ -97,14 +98,18 @@ class Loader:
         Raises:
             DataError: An image cannot be read and may not be passed over; it is named.
         """
-        order = self._order(epoch)
         key = make_key(self.seed, epoch, Purpose.AUGMENT)
         steps = [self._step(number) for number in range(start_batch, len(self))]
-        pieces = [order[s.start : s.start + s.size + self._mixes] for s in steps]
+        spans = [range(step.start, step.start + step.size + self._mixes) for step in steps]
+        course = self._course(epoch)
+        order = self._order(epoch) if course is None else course.order
+        pieces = [order[span.start : span.stop] for span in spans]
         if self._images is not None:
             yield from self._resident_batches(key, steps, pieces, self._images)
             return
-        for step, index, read in zip(steps, pieces, self._decode(key, pieces), strict=True):
+        requests = self._requests(key, course, spans, pieces)
+        reads = decode_batches(self.split, requests, self.workers, self.device, self._bad)
+        for step, index, read in zip(steps, pieces, reads, strict=True):
             index = index.to(self.device, non_blocking=True)
             rows = torch.arange(len(index), device=self.device)
             labels = self._labels[read.index]
@@ -128,8 +133,15 @@ class Loader:
                 yield Batch(images[part], targets[part], piece[: step.size], self._valid(step))
                 offset += len(piece)
 
+    def _course(self, epoch: int) -> Course | None:
+        """What this rank reads of a streamed split; None for every other split."""
+        if self.split.stream is None or not len(self.split):
+            return None
+        key = make_key(self.seed, epoch, Purpose.ORDER) if self.shuffle else None
+        return plan_course(self.split.stream, key, self.rank, self.world_size)
+
     def _order(self, epoch: int) -> Tensor:
-        """The epoch's order, continued past its end as far as the last step reaches."""
+        """The epoch's order, for all ranks, continued as far past its end as the last step is."""
         size = len(self.split)
         device = self.device if self._images is not None else torch.device("cpu")
         if not size:
@@ -144,26 +156,31 @@ class Loader:
         together = self.batch_size * self.world_size
         first = number * together
         size = -(-min(together, len(self.split) - first) // self.world_size)
-        start = first + self.rank * size
-        return Step(start, size, max(0, min(size, len(self.split) - start)))
+        start, stop = first + self.rank * size, len(self.split)
+        if self.split.stream is not None:  # the order is this rank's own
+            start, stop = number * self.batch_size, len(share(stop, self.rank, self.world_size))
+        return Step(start, size, max(0, min(size, stop - start)))
 
     def _valid(self, step: Step) -> Tensor:
         return torch.arange(step.size, device=self.device) < step.num_valid
 
-    def _decode(self, key: int, pieces: list[Tensor]) -> Iterator[Decoded]:
-        """Have the workers read the images, each already cropped where crops are resized."""
-        assert self.split.source is not None
-        requests = (self._request(key, index) for index in pieces)
-        return decode_batches(
-            self.split.source, len(self.split), requests, self.workers, self.device, self._bad
-        )
+    def _requests(
+        self, key: int, course: Course | None, spans: list[range], pieces: list[Tensor]
+    ) -> Iterator[Request]:
+        """What the workers have to read, each image already cropped where crops are resized."""
+        stream = self.split.stream
+        if stream is None or course is None:
+            yield from (Request(index.tolist(), self._boxes(key, index)) for index in pieces)
+            return
+        for index, contents in zip(pieces, fetch_spans(stream, course, spans), strict=True):
+            yield Request(index.tolist(), self._boxes(key, index), contents)
 
-    def _request(self, key: int, index: Tensor) -> Request:
+    def _boxes(self, key: int, index: Tensor) -> list[Box] | None:
         area = self._transform.config.resized_crop
         if area is None:
-            return index.tolist(), None
+            return None
         boxes = resized_boxes(area, self._transform.draw(key, index)).T.tolist()
-        return index.tolist(), [(box[0], box[1], box[2], box[3]) for box in boxes]
+        return [(box[0], box[1], box[2], box[3]) for box in boxes]
 
     def _transformed(
         self, key: int, index: Tensor, stored: Tensor, rows: Tensor, labels: Tensor

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from saccade.config import DataConfig
+from saccade.data.blocks import block_range
 from saccade.data.randomness import Purpose, make_key, permutation
 from saccade.errors import DataError
 
@@ -21,9 +23,11 @@ __all__ = [
     "ImageSource",
     "Split",
     "Splits",
+    "StreamSource",
     "channel_statistics",
     "divide",
     "limit_and_fold",
+    "limited",
     "select",
     "stratified_fold",
     "stratified_split",
@@ -53,6 +57,29 @@ class ImageSource(Protocol):
 
     def select(self, index: Tensor) -> ImageSource:
         """The source of only these images."""
+
+
+@runtime_checkable
+class StreamSource(ImageSource, Protocol):
+    """Images that lie far away in blocks, each of which is fetched whole, and decoded here."""
+
+    @property
+    def blocks(self) -> Tensor:
+        """int64 (N,), the block each image lies in; ascending."""
+
+    @property
+    def image_bytes(self) -> Tensor:
+        """float64 (N,), the mean number of bytes of the encoded images of its block."""
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of encoded images that may be held at once."""
+
+    def fetch(self, index: Sequence[int]) -> list[bytes]:
+        """The encoded images at some positions, which lie in one block."""
+
+    def decode(self, index: int, content: bytes, box: Box | None = None) -> Tensor:
+        """What `read` gives for an image that has been fetched."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +117,19 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Channels, height and width of every image."""
+        if self.images is not None:
+            return tuple(self.images.shape[1:])
+        assert self.source is not None
+        return tuple(self.source.placeholder().shape)
+
+    @property
+    def stream(self) -> StreamSource | None:
+        """The source, where it is one that is streamed."""
+        return self.source if isinstance(self.source, StreamSource) else None
 
 
 @dataclass(frozen=True)
@@ -146,8 +186,14 @@ def stratified_subset(labels: Tensor, count: int, seed: int) -> Tensor:
 
 
 def divide(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
-    """Cut a split in two: what is kept, and a fraction of every class that is held out."""
-    kept, held = stratified_split(split.labels, fraction, seed)
+    """Cut a split in two: what is kept, and a fraction that is held out.
+
+    The fraction is one of every class, or of the blocks where the split is streamed.
+    """
+    if split.stream is not None:
+        kept, held = block_range(split.stream.blocks, 0, round(fraction * len(split)), seed)
+    else:
+        kept, held = stratified_split(split.labels, fraction, seed)
     return select(split, kept), select(split, held)
 
 
@@ -168,17 +214,23 @@ def stratified_fold(labels: Tensor, folds: int, fold: int, seed: int) -> tuple[T
 
 def limit_and_fold(train: Split, test: Split, config: DataConfig) -> tuple[Split, Split]:
     """The subsets asked for; with a fold, that part of the training set in the test set's place."""
-    train = _limited(train, config.num_train, config.split_seed)
+    train = limited(train, config.num_train, config.split_seed)
     if config.folds is None or config.fold is None:
-        return train, _limited(test, config.num_test, config.split_seed)
-    kept, held = stratified_fold(train.labels, config.folds, config.fold, config.split_seed)
+        return train, limited(test, config.num_test, config.split_seed)
+    if train.stream is not None:
+        start, stop = (len(train) * end // config.folds for end in (config.fold, config.fold + 1))
+        kept, held = block_range(train.stream.blocks, start, stop, config.split_seed)
+    else:
+        kept, held = stratified_fold(train.labels, config.folds, config.fold, config.split_seed)
     return select(train, kept), select(train, held)
 
 
-def _limited(split: Split, count: int | None, seed: int) -> Split:
-    """At most `count` samples of a split, all classes in proportion; all of them for None."""
-    if count is None:
+def limited(split: Split, count: int | None, seed: int) -> Split:
+    """At most `count` samples, all classes in proportion or whole blocks; all of them for None."""
+    if count is None or count >= len(split):
         return split
+    if split.stream is not None:
+        return select(split, block_range(split.stream.blocks, 0, count, seed)[1])
     return select(split, stratified_subset(split.labels, count, seed))
 
 

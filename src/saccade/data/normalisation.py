@@ -1,0 +1,64 @@
+"""Mean and standard deviation of a training split, from all its images or from a sample.
+
+Images in memory are all counted. Of others a fixed number is read, evenly spaced; where they lie in
+blocks, as many from each of a few evenly spaced blocks.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from saccade.data.blocks import block_places
+from saccade.data.decoding import read_some
+from saccade.data.images import BadImageError
+from saccade.data.splits import Split, channel_statistics
+from saccade.errors import DataError
+
+__all__ = ["measure_channels"]
+
+_SAMPLED_BLOCKS = 32
+
+
+def measure_channels(
+    train: Split, *, sample: int, workers: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of every channel, for pixels in 0..1.
+
+    Args:
+        train: The training split.
+        sample: How many images to read where they are not in memory.
+        workers: Threads to read them with.
+
+    Raises:
+        DataError: An image of the sample cannot be read and may not be passed over, or none can.
+    """
+    if train.images is not None:
+        return channel_statistics(train.images)
+    assert train.source is not None
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        read = pool.map(lambda places: read_some(train, places), _places(train, sample))
+        results = [result for group in read for result in group]
+    images = [result for result in results if isinstance(result, Tensor)]
+    faults = [result for result in results if isinstance(result, BadImageError)]
+    if faults and (train.source.max_bad_images == 0 or not images):
+        raise DataError(f"{faults[0]} (data.on_bad_image='skip' would pass it over)")
+    return channel_statistics(torch.stack(images))
+
+
+def _places(train: Split, sample: int) -> list[list[int]]:
+    """Which images to read, those together that lie in one block."""
+    if train.stream is None:
+        return [[place] for place in _spaced(len(train), sample)]
+    blocks = block_places(train.stream.blocks)
+    chosen = [blocks[number] for number in _spaced(len(blocks), _SAMPLED_BLOCKS)]
+    each = -(-sample // len(chosen))
+    return [[block[place] for place in _spaced(len(block), each)] for block in chosen]
+
+
+def _spaced(size: int, count: int) -> list[int]:
+    """At most `count` of `size` places, evenly spaced."""
+    count = min(size, count)
+    return [i * size // count for i in range(count)]

@@ -1,0 +1,94 @@
+"""Whether the images of a set of shards are read once and kept, or streamed in every epoch."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from saccade.config import DataConfig
+from saccade.data.blocks import block_places
+from saccade.data.decoding import read_some
+from saccade.data.images import DEFAULT_IMAGE_SIZE
+from saccade.data.shards import ShardSource
+from saccade.data.splits import Split, limited, select, stratified_subset
+from saccade.errors import ConfigError, DataError
+
+__all__ = ["keep_if_small", "refuse_bad"]
+
+
+def keep_if_small(train: Split, test: Split, config: DataConfig) -> tuple[Split, Split]:
+    """Both splits with their images in memory, where these fit in `data.resident_gib`.
+
+    Of a set that fits, `data.num_train` and `data.num_test` take all classes in proportion. Of a
+    larger one they take whole row groups, so that no others are fetched, and what is left may fit.
+
+    Raises:
+        ConfigError: A set that is streamed has row groups too large for the buffer.
+        DataError: An image that is to be kept cannot be read and may not be passed over.
+    """
+    seed = config.split_seed
+    if _fits(train, test, config):
+        train = _stratified(train, config.num_train, seed)
+        test = _stratified(test, config.num_test, seed)
+        return _read(train, config), _read(test, config)
+    train, test = limited(train, config.num_train, seed), limited(test, config.num_test, seed)
+    if _fits(train, test, config):
+        return _read(train, config), _read(test, config)
+    _check_buffer(train, config)
+    _check_buffer(test, config)
+    return train, test
+
+
+def refuse_bad(faults: list[str], config: DataConfig) -> None:
+    """Stop where images that cannot be read may not be passed over, or are too many."""
+    if faults and config.on_bad_image == "fail":
+        raise DataError(f"{faults[-1]} (data.on_bad_image='skip' would pass it over)")
+    if len(faults) > config.max_bad_images:
+        limit = config.max_bad_images
+        raise DataError(f"{faults[-1]}; {len(faults)} bad images, data.max_bad_images={limit}")
+
+
+def _fits(train: Split, test: Split, config: DataConfig) -> bool:
+    size = config.image_size or DEFAULT_IMAGE_SIZE
+    return (len(train) + len(test)) * 3 * size * size <= config.resident_gib * 2**30
+
+
+def _stratified(split: Split, count: int | None, seed: int) -> Split:
+    return split if count is None else select(split, stratified_subset(split.labels, count, seed))
+
+
+def _check_buffer(split: Split, config: DataConfig) -> None:
+    """Refuse row groups of which the buffer cannot hold two."""
+    assert isinstance(split.source, ShardSource)
+    needed = 2 * max(group.num_bytes for group in split.source.shards.groups) / 2**20
+    if needed > config.buffer_mib:
+        raise ConfigError(
+            f"data.buffer_mib={config.buffer_mib:g}: the images of a row group of {config.name} "
+            f"take {needed / 2:.2f} MiB and the buffer has to hold two; wants at least {needed:.2f}"
+        )
+
+
+def _read(split: Split, config: DataConfig) -> Split:
+    """A split in memory, without its unreadable images where these may be passed over."""
+    assert split.stream is not None
+    images = torch.empty(len(split), *split.image_shape, dtype=torch.uint8)
+    is_good = torch.zeros(len(split), dtype=torch.bool)
+
+    def fill(block: range) -> list[str]:
+        """Read the images of a block; returns what is wrong with bad ones."""
+        results = dict(zip(block, read_some(split, block), strict=True))
+        for place, result in results.items():
+            if isinstance(result, Tensor):
+                images[place], is_good[place] = result, True
+        return [str(result) for result in results.values() if not isinstance(result, Tensor)]
+
+    faults: list[str] = []
+    with ThreadPoolExecutor(max(1, config.workers)) as pool:
+        for found in pool.map(fill, block_places(split.stream.blocks)):
+            faults += found
+            refuse_bad(faults, config)
+    if not faults:
+        return Split(split.labels, images)
+    return Split(split.labels[is_good], images[is_good])
