@@ -25,52 +25,39 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-from saccade.ops.taylor.triton import launch
+from saccade.ops.launches import Launch
+from saccade.ops.taylor.triton.direct import run_direct, run_direct_backward
+from saccade.ops.taylor.triton.efficient import run_efficient, run_efficient_backward
 from saccade.ops.taylor.triton.problem import Problem
 
-KERNELS = (
-    "direct_forward",
-    "direct_queries",
-    "direct_keys",
-    "accumulate",
-    "moments",
-    "values",
-    "gradients",
-)
+SMALL_KERNELS = ("lengths", "row_gradients", "unfold", "add_parts")
 POINTERS = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg")
 PTXAS = get_ptxas(90).path
 
 
-class Compiled:
-    """Stands in for a kernel and compiles it, once for each variant, where it would be launched."""
-
-    def __init__(self, name: str, kernel: Any, found: dict[str, str]) -> None:
-        self.name, self.kernel, self.found = name, kernel, found
-
-    def __getitem__(self, _grid: Any) -> Any:
-        return self._compile
-
-    def _compile(self, *args: Any, **options: Any) -> None:
-        tuning = {key: options.pop(key) for key in LAUNCH_OPTIONS if key in options}
-        values = dict(zip(self.kernel.arg_names, args, strict=False)) | options
-        signature, constants, hints = {}, {}, {}
-        for place, parameter in enumerate(self.kernel.params):
-            value = values[parameter.name]
-            if parameter.is_constexpr or (isinstance(value, int) and value == 1):
-                signature[parameter.name], constants[(place,)] = "constexpr", value
-            elif isinstance(value, torch.Tensor):
-                signature[parameter.name] = POINTERS[value.dtype]
+def compiled(launch: Launch, tensors: tuple[torch.Tensor, ...]) -> str:
+    """What ptxas tells of the variant that would be launched."""
+    kernel, constants = launch.kernel, dict(launch.constants)
+    tuning = {key: constants.pop(key) for key in LAUNCH_OPTIONS if key in constants}
+    values = dict(zip(kernel.arg_names, (*tensors, *launch.numbers), strict=False)) | constants
+    signature, known, hints = {}, {}, {}
+    for place, parameter in enumerate(kernel.params):
+        value = values[parameter.name]
+        if parameter.is_constexpr or (isinstance(value, int) and value == 1):
+            signature[parameter.name], known[(place,)] = "constexpr", value
+        elif isinstance(value, torch.Tensor):
+            signature[parameter.name] = POINTERS[value.dtype]
+            hints[(place,)] = [["tt.divisibility", 16]]
+        elif isinstance(value, int):
+            signature[parameter.name] = "i32"
+            if value % 16 == 0:
                 hints[(place,)] = [["tt.divisibility", 16]]
-            elif isinstance(value, int):
-                signature[parameter.name] = "i32"
-                if value % 16 == 0:
-                    hints[(place,)] = [["tt.divisibility", 16]]
-            else:
-                signature[parameter.name] = "fp32"
-        source = ASTSource(self.kernel, signature, constants, hints)
-        ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=tuning).asm["ptx"]
-        self.found[f"{self.name} {len(self.found)}"] = assembled(ptx)
+        else:
+            signature[parameter.name] = "fp32"
+    source = ASTSource(kernel, signature, known, hints)
+    target = GPUTarget("cuda", 90, 32)
+    return assembled(triton.compile(source, target=target, options=tuning).asm["ptx"])
 
 
 def assembled(ptx: str) -> str:
@@ -89,27 +76,23 @@ def assembled(ptx: str) -> str:
     return words + (f", SERIALISED ({serial[0]})" if serial else "")
 
 
-def compile_all(dim: int, *, normalised: bool) -> dict[str, str]:
+def compile_all(dim: int, *, normalised: bool) -> list[tuple[str, str]]:
     """Every kernel of both algorithms, forward and backward, at one width."""
-    found: dict[str, str] = {}
-    for name in KERNELS:
-        setattr(launch, name, Compiled(name, originals[name], found))
-    for name in ("lengths", "row_gradients", "unfold", "add_parts"):
-        setattr(launch, name, Compiled(name, originals[name], {}))
+    found: list[tuple[str, str]] = []
+
+    def compile_instead(launch: Launch, *tensors: Any) -> None:
+        if launch.kernel.__name__ not in SMALL_KERNELS:
+            found.append((launch.kernel.__name__, compiled(launch, tensors)))
+
+    Launch.__call__ = compile_instead  # type: ignore[method-assign]
     q, k, v = torch.zeros(1, 2048, 3, 8, dim, dtype=torch.bfloat16).permute(2, 0, 3, 1, 4)
     temperature = torch.ones(8) if normalised else None
-    problem = Problem(q, k, v, None, temperature, dim**-0.5, 0.5, 1.0, 1.0, normalised, "ieee")
-    out, total = launch.run_direct(problem)
-    launch.run_direct_backward(problem, out, out, total)
-    out, total, state, sums = launch.run_efficient(problem)
-    launch.run_efficient_backward(problem, out, out, total, state, sums)
+    problem = Problem.of(q, k, v, None, temperature, dim**-0.5, 0.5, 1.0, 1.0, normalised, "ieee")
+    out, total = run_direct(problem)
+    run_direct_backward(problem, out, out, total)
+    out, total, state, sums = run_efficient(problem)
+    run_efficient_backward(problem, out, out, total, state, sums)
     return found
-
-
-originals = {
-    name: getattr(launch, name)
-    for name in (*KERNELS, "lengths", "row_gradients", "unfold", "add_parts")
-}
 
 
 def main() -> None:
@@ -119,8 +102,8 @@ def main() -> None:
     parser.add_argument("--normalised", action="store_true", help="TaylorShift's kernels")
     arguments = parser.parse_args()
     for dim in map(int, arguments.dims.split(",")):
-        for name, words in compile_all(dim, normalised=arguments.normalised).items():
-            print(f"D = {dim:<4} {name.split()[0]:<16} {words}", flush=True)
+        for name, words in compile_all(dim, normalised=arguments.normalised):
+            print(f"D = {dim:<4} {name:<16} {words}", flush=True)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,12 @@ from pathlib import Path
 import torch
 import triton
 
-from saccade.ops.taylor.triton import launch
-from saccade.ops.taylor.triton.problem import Problem
+from saccade.ops.taylor.triton import efficient, settings
+from saccade.ops.taylor.triton.direct import run_direct, run_direct_backward
+from saccade.ops.taylor.triton.problem import Problem, form_of
+from saccade.ops.taylor.triton.rows import quotient_gradients
 from saccade.ops.taylor.triton.settings import Blocks, blocks_for
+from saccade.ops.taylor.triton.sums import row_moments, row_state
 
 ROWS_KERNELS = ("values", "gradients")
 DIRECT_KERNELS = ("direct_forward", "direct_queries", "direct_keys")
@@ -49,39 +52,50 @@ def make_problem(dim: int, tokens: int) -> Problem:
     torch.manual_seed(0)
     qkv = torch.randn(max(1, heads // 8), tokens, 3, min(8, heads), dim, device="cuda")
     q, k, v = qkv.bfloat16().permute(2, 0, 3, 1, 4)
-    return Problem(q, k, v, None, None, dim**-0.5, 0.5, 1.0, 1.0, False, "ieee")
+    return Problem.of(q, k, v, None, None, dim**-0.5, 0.5, 1.0, 1.0, False, "ieee")
 
 
 class Runner:
     """Runs one kernel of one problem with given blocks."""
 
     def __init__(self, dim: int, tokens: int) -> None:
-        self.problem = make_problem(dim, tokens)
-        p = self.problem
-        self.out, self.total, self.state, self.moments = launch.run_efficient(p)
+        self.problem = p = make_problem(dim, tokens)
+        self.out, self.total, self.state, self.moments = efficient.run_efficient(p)
         self.grad = torch.randn_like(self.out)
-        dy, self.dz = launch._row_gradients(p, self.grad, self.out, self.total)
-        self.dy = dy.view_as(self.out)
+        self.dy, self.dz = quotient_gradients(p, self.grad, self.out, self.total)
+        self.chosen: tuple[str, Blocks] | None = None
 
-    def run(self, kernel: str, blocks: Blocks) -> None:
-        """Launch one kernel with these blocks, and what goes with it with the shipped ones."""
-        launch.blocks_for = lambda name, *rest: (
+    def choose(self, kernel: str, blocks: Blocks) -> None:
+        """Let one kernel have these blocks, and the others those that are shipped."""
+        if self.chosen == (kernel, blocks):
+            return
+        self.chosen = kernel, blocks
+        settings.blocks_for = lambda name, *rest: (
             blocks if name == kernel else blocks_for(name, *rest)
         )
+        form_of.cache_clear()
+        q, k, v, _, _, form = self.problem
+        numbers = (form.scale, form.a, form.b, form.c, False, form.precision)
+        self.problem = Problem.of(q, k, v, None, None, *numbers)
+
+    def run(self, kernel: str, blocks: Blocks) -> None:
+        """Launch one kernel with these blocks, and what goes with it."""
+        self.choose(kernel, blocks)
         p = self.problem
-        rows = launch._Rows(p.k, p.v)
         if kernel == "accumulate":
-            launch._state(p, rows, p.k)
+            row_state(p, p.k)
         elif kernel == "moments":
-            launch._moments(p, rows)
+            row_moments(p)
         elif kernel == "values":
-            launch._values(p, p.q, self.state, self.moments, self.out, self.total)
+            values = efficient._values_launch(p.form, True)
+            tensors = (p.q, p.q, p.q, p.q, self.state, self.moments, self.out, self.total)
+            values(*tensors)
         elif kernel == "gradients":
-            launch._gradients(p, p.q, self.dy, self.dz, self.state, self.moments, self.grad)
+            efficient._gradient(p, p.q, self.dy, self.dz, self.state, self.moments)
         elif kernel == "direct_forward":
-            launch.run_direct(p)
+            run_direct(p)
         else:
-            launch.run_direct_backward(p, self.grad, self.out, self.total)
+            run_direct_backward(p, self.grad, self.out, self.total)
 
 
 def compile_some(dim: int, tokens: int, jobs: list[tuple[str, Blocks]]) -> list[str]:

@@ -15,13 +15,23 @@ from tests.ops.mechanisms import assert_as_good_as_plain, make_inputs, with_grad
 
 pytest.importorskip("triton")
 
-from saccade.ops.taylor.triton import launch
+from saccade.ops.taylor.triton import efficient, sums
+from saccade.ops.taylor.triton.problem import form_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The interpreter cuts bfloat16 instead of rounding it: that dtype is judged on a GPU.
 DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])]
 COEFFICIENTS = (0.3, -0.7, 1.2)
 both = pytest.mark.parametrize("algorithm", ["direct", "efficient"])
+
+
+@pytest.fixture
+def few_processors(monkeypatch):
+    """Play a device so small that sums over few tokens are split, and forget it afterwards."""
+    form_of.cache_clear()
+    monkeypatch.setattr(sums, "multiprocessors", lambda device: 16)
+    yield
+    form_of.cache_clear()
 
 
 def on_device(function, *inputs, **options):
@@ -88,8 +98,8 @@ def test_fused_normalisation_and_temperature(dtype, algorithm):
 
 
 @both
-def test_several_splits_and_blocks_add_up(algorithm, monkeypatch):
-    monkeypatch.setattr(launch, "_multiprocessors", lambda device: 16)
+@pytest.mark.usefixtures("few_processors")
+def test_several_splits_and_blocks_add_up(algorithm):
     make = partial(draw, batch=1, heads=1, queries=540, dim=8, width=8)
     assert_as_good_as_plain(partial(fused, algorithm), equation, make, torch.float32, draws=1)
 
@@ -130,25 +140,26 @@ def test_nan_in_masked_keys_does_not_spread(algorithm):
 
 
 def _skip_the_last_split(monkeypatch):
-    splits = launch._splits
-    monkeypatch.setattr(launch, "_multiprocessors", lambda device: 16)
-    monkeypatch.setattr(launch, "_splits", lambda *a: (max(1, splits(*a)[0] - 1), splits(*a)[1]))
+    splits = sums._splits
+    monkeypatch.setattr(sums, "_splits", lambda *a: (max(1, splits(*a)[0] - 1), splits(*a)[1]))
 
 
 def _forget_to_double_off_diagonal_pairs(monkeypatch):
-    unfold = launch.unfold
+    unfold_launch = efficient._unfold_launch
 
     class Halved:
-        def __getitem__(self, grid):
-            def run(state, turned, *args, **options):
-                unfold[grid](state, turned, *args, **options)
-                turned *= 0.5
+        def __init__(self, form):
+            self.launch = unfold_launch(form)
+            self.grid = self.launch.grid
 
-            return run
+        def __call__(self, state, turned):
+            self.launch(state, turned)
+            turned *= 0.5
 
-    monkeypatch.setattr(launch, "unfold", Halved())
+    monkeypatch.setattr(efficient, "_unfold_launch", Halved)
 
 
+@pytest.mark.usefixtures("few_processors")
 @pytest.mark.parametrize("plant", [_skip_the_last_split, _forget_to_double_off_diagonal_pairs])
 def test_planted_errors_are_caught(plant, monkeypatch):
     plant(monkeypatch)

@@ -2,43 +2,35 @@
 
 # mypy: disable-error-code="no-untyped-call"
 
+import functools
 import math
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 import triton
 from torch import Tensor
 
+from saccade.ops.launches import launch_of
 from saccade.ops.linear.triton import state, tokens
 from saccade.ops.linear.triton.tiles import Pass, padded, tiles
 
 __all__ = [
-    "INTERPRETED",
     "Call",
     "HeadState",
     "QueryRows",
     "head_state",
     "key_gradient",
     "mix",
-    "on_device",
     "parts_of",
     "query_gradient",
     "state_dtype",
 ]
-
-INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
 
 # A piece of the tokens is long enough to be worth its partial state, and there are enough pieces
 # to fill the device a few times over.
 MIN_CHUNK = 512
 PROGRAMS_PER_PROCESSOR = 4
 PROCESSORS_WITHOUT_A_GPU = 16
-
-
-def on_device(x: Tensor) -> AbstractContextManager[object]:
-    """Launch on the device of x."""
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 def parts_of(projection: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -134,12 +126,18 @@ class QueryRows:
     pull: Tensor
 
 
+@functools.cache
+def _processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return PROCESSORS_WITHOUT_A_GPU
+    count: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return count
+
+
 def _pieces(num_heads: int, blocks: int, length: int, step: int, device: torch.device) -> int:
     """Into how many pieces of at least MIN_CHUNK tokens a head is cut."""
-    processors = PROCESSORS_WITHOUT_A_GPU
-    if device.type == "cuda":
-        processors = torch.cuda.get_device_properties(device).multi_processor_count
-    wanted = triton.cdiv(PROGRAMS_PER_PROCESSOR * processors, max(1, num_heads * blocks))
+    programs = PROGRAMS_PER_PROCESSOR * _processors(device)
+    wanted = triton.cdiv(programs, max(1, num_heads * blocks))
     most = max(1, length // max(step, MIN_CHUNK))
     return max(1, min(int(wanted), most))
 
@@ -167,22 +165,23 @@ def head_state(
     peak = new((count, splits, m) if peaked else 0, dtype=torch.float32)
     plain = new(count, splits, e + 1, dtype=torch.float32)
     rows = (None, None, None) if queries is None else (queries.total, queries.top, queries.pull)
-    state.accumulate[(count * splits * (groups + 1),)](
-        x, u, call.weights, key_mask, *rows, wide, narrow, peak, plain,
+    launch = launch_of(
+        state.accumulate, (count * splits * (groups + 1),),
         heads, length, splits, chunk, *call.numbers(), *x.stride(), *u.stride(),
         QUERY=queries is not None, MASKED=key_mask is not None, **blocks, **call.options(),
     )  # fmt: skip
+    launch(x, u, call.weights, key_mask, *rows, wide, narrow, peak, plain)
     summed = HeadState(
         new(batch, heads, m, e, dtype=state_dtype(call.dtype)),
         new(batch, heads, m, dtype=torch.float32),
         new(batch, heads, e + 1, dtype=torch.float32),
         new((batch, heads) if peaked else 0, dtype=torch.float32),
     )
-    state.assemble[(count,)](
-        wide, narrow, peak, plain, summed.state, summed.weight, summed.base, summed.top,
-        splits, constant, eps, M=m, E=e, BM=min(32, padded(m)), EP=padded(e), PEAKED=peaked,
-        OPERAND=call.operand,
+    launch = launch_of(
+        state.assemble, (count,), splits, constant, eps,
+        M=m, E=e, BM=min(32, padded(m)), EP=padded(e), PEAKED=peaked, OPERAND=call.operand,
     )  # fmt: skip
+    launch(wide, narrow, peak, plain, summed.state, summed.weight, summed.base, summed.top)
     return summed
 
 
@@ -193,11 +192,12 @@ def mix(call: Call, q: Tensor, summed: HeadState, out: Tensor) -> tuple[Tensor, 
     total = q.new_empty(batch, heads, length, dtype=torch.float32)
     top = q.new_empty((batch, heads, length) if favor else 0, dtype=torch.float32)
     blocks = call.tiles("mix")
-    tokens.mix[(batch * heads * triton.cdiv(length, blocks["BN"]),)](
-        q, call.weights, summed.state, summed.weight, summed.base, out, total, top,
+    launch = launch_of(
+        tokens.mix, (batch * heads * triton.cdiv(length, blocks["BN"]),),
         heads, length, *call.numbers(), *q.stride(), *out.stride()[:3],
         **blocks, **call.options(),
     )  # fmt: skip
+    launch(q, call.weights, summed.state, summed.weight, summed.base, out, total, top)
     return total, top
 
 
@@ -213,12 +213,15 @@ def query_gradient(
     """Write dq, and `pull` of the rows."""
     batch, heads, length = q.shape[:3]
     blocks = call.tiles("gradient")
-    tokens.query_gradient[(batch * heads * triton.cdiv(length, blocks["BN"]),)](
-        q, call.weights, summed.state, summed.weight, grad, out,
-        rows.total, rows.top, rows.pull, dq,
+    launch = launch_of(
+        tokens.query_gradient, (batch * heads * triton.cdiv(length, blocks["BN"]),),
         heads, length, *call.numbers(), math.sqrt(call.scale),
         *q.stride(), *grad.stride(), *out.stride()[:3], *dq.stride()[:3],
         **blocks, **call.options(),
+    )  # fmt: skip
+    launch(
+        q, call.weights, summed.state, summed.weight, grad, out,
+        rows.total, rows.top, rows.pull, dq,
     )  # fmt: skip
 
 
@@ -235,9 +238,10 @@ def key_gradient(
     """Write dk and dv from the gradient of the state."""
     batch, heads, length = k.shape[:3]
     blocks = call.tiles("gradient")
-    tokens.key_gradient[(batch * heads * triton.cdiv(length, blocks["BN"]),)](
-        k, v, call.weights, key_mask, summed.state, summed.weight, summed.base, top, dk, dv,
+    launch = launch_of(
+        tokens.key_gradient, (batch * heads * triton.cdiv(length, blocks["BN"]),),
         heads, length, *call.numbers(), math.sqrt(call.scale),
         *k.stride(), *v.stride(), *dk.stride()[:3], *dv.stride()[:3],
         MASKED=key_mask is not None, **blocks, **call.options(),
     )  # fmt: skip
+    launch(k, v, call.weights, key_mask, summed.state, summed.weight, summed.base, top, dk, dv)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from saccade.ops.launches import on_device
 from saccade.ops.linear.triton.launch import (
     Call,
     HeadState,
@@ -11,7 +12,6 @@ from saccade.ops.linear.triton.launch import (
     head_state,
     key_gradient,
     mix,
-    on_device,
     parts_of,
     query_gradient,
     state_dtype,
@@ -131,6 +131,7 @@ def _setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
     q, k, v, projection, key_mask, *ctx.numbers = inputs
     ctx.save_for_backward(q, k, v, projection, key_mask, *output)
     ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)  # else their gradients are written out as zeros
 
 
 def _autograd(ctx, grad, *_grads):  # type: ignore[no-untyped-def]

@@ -3,7 +3,7 @@
 Importing this package needs triton; callers ask `saccade.ops.backends` first.
 """
 
-from saccade.ops.taylor.triton.launch import INTERPRETED
+from saccade.ops.launches import INTERPRETED
 from saccade.ops.taylor.triton.operators import fused
 
 __all__ = ["INTERPRETED", "fused"]

@@ -10,10 +10,12 @@ because the part b s + a s^2 of a weight vanishes at s = 0 and the constant part
 import triton
 import triton.language as tl
 
+from saccade.ops.launches import INTERPRETED
+
 __all__ = [
-    "INTERPRETED",
     "add_parts",
     "head_offset",
+    "lengths",
     "load_numbers",
     "load_rows",
     "load_share",
@@ -27,7 +29,6 @@ __all__ = [
 ]
 
 NORM_EPS = tl.constexpr(1e-12)
-INTERPRETED: bool = triton.knobs.runtime.interpret
 _COMPILED = tl.constexpr(not INTERPRETED)
 
 

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from saccade.ops.taylor.triton import launch
+from saccade.ops.launches import on_device
+from saccade.ops.taylor.triton.direct import run_direct, run_direct_backward
+from saccade.ops.taylor.triton.efficient import run_efficient, run_efficient_backward
 from saccade.ops.taylor.triton.problem import Problem, power_of_two
 
 __all__ = ["fused"]
@@ -21,8 +23,9 @@ def _problem(
     numbers: tuple[float, float, float, float],
     normalise_output: bool,
 ) -> Problem:
-    precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
-    return Problem(q, k, v, key_mask, temperature, *numbers, normalise_output, precision)
+    exact = q.dtype != torch.float32 or not torch.backends.cuda.matmul.allow_tf32
+    precision = "ieee" if exact else "tf32"
+    return Problem.of(q, k, v, key_mask, temperature, *numbers, normalise_output, precision)
 
 
 def _state_shapes(q: Tensor, v: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -46,17 +49,16 @@ def _forward(
     normalise_output: bool,
     efficient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c), normalise_output)
     if q.numel() == 0:
-        results = _fake_forward(
+        out, total, state, sums = _fake_forward(
             q, k, v, key_mask, temperature, scale, a, b, c, normalise_output, efficient
         )
-    elif efficient:
-        return launch.run_efficient(problem)
-    else:
-        results = (*launch.run_direct(problem), q.new_empty(0), q.new_empty(0))
-    out, total, state, sums = results
-    return out, total, state, sums
+        return out, total, state, sums
+    problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c), normalise_output)
+    with on_device(q):
+        if efficient:
+            return run_efficient(problem)
+        return *run_direct(problem), q.new_empty(0), q.new_empty(0)
 
 
 @_forward.register_fake
@@ -89,16 +91,17 @@ def _backward(
     normalise_output: bool,
     efficient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c), normalise_output)
     if q.numel() == 0:
         dt = total.new_zeros(0 if temperature is None else q.shape[1])
         return q.new_zeros(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape), dt
-    if efficient:
-        results = launch.run_efficient_backward(problem, grad, out, total, state, moments)
-    else:
-        results = launch.run_direct_backward(problem, grad, out, total)
+    problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c), normalise_output)
+    with on_device(q):
+        if efficient:
+            results = run_efficient_backward(problem, grad, out, total, state, moments)
+        else:
+            results = run_direct_backward(problem, grad, out, total)
     dq, dk, dv, temperature_grad = results
-    return dq, dk, dv, total.new_zeros(0) if temperature_grad is None else temperature_grad
+    return dq, dk, dv, total.new_empty(0) if temperature_grad is None else temperature_grad
 
 
 @_backward.register_fake
@@ -112,6 +115,7 @@ def _setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
     ctx.numbers = (scale, a, b, c, normalise_output, efficient)
     ctx.save_for_backward(*tensors, *output)
     ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)  # else their gradients are written out as zeros
 
 
 def _autograd(ctx, grad, *_unused):  # type: ignore[no-untyped-def]

@@ -1,11 +1,44 @@
-"""One call of the fused attention: its sizes, flags and dtypes, worked out once."""
+"""One call of the fused attention: its tensors, and what follows from their form, worked out once.
 
+A form is kept from call to call, and with it every launch (`functools.lru_cache` in the modules
+that launch): a call with tensors like those of an earlier one looks up and launches.
+"""
+
+import functools
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
+import triton.language as tl
 from torch import Tensor
 
-__all__ = ["Problem", "power_of_two"]
+from saccade.ops.launches import INTERPRETED
+
+__all__ = [
+    "KEPT_FORMS",
+    "Form",
+    "Problem",
+    "Strides",
+    "ceil_div",
+    "form_of",
+    "multiprocessors",
+    "power_of_two",
+]
+
+KEPT_FORMS = 512
+
+Strides = tuple[int, ...]
+
+# The interpreter, which runs the kernels on a CPU for tests, has no products of bfloat16.
+_TRITON_DTYPE = {
+    torch.bfloat16: tl.float32 if INTERPRETED else tl.bfloat16,
+    torch.float32: tl.float32,
+}
+
+
+def ceil_div(n: int, size: int) -> int:
+    """How many parts of a size n takes."""
+    return -(-n // size)
 
 
 def power_of_two(n: int) -> int:
@@ -13,16 +46,33 @@ def power_of_two(n: int) -> int:
     return max(16, 1 << (n - 1).bit_length())
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Tensors as they came and what follows from them.
+@functools.cache
+def multiprocessors(device: torch.device) -> int:
+    """How many the device has; the interpreter plays an H200."""
+    if device.type != "cuda":
+        return 132
+    count: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return count
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """All there is to know of a call before its numbers; one object for each (`form_of`).
 
     Attributes:
-        q: Queries (B, H, N, D), any strides.
-        k: Keys (B, H, S, D).
-        v: Values (B, H, S, E).
-        key_mask: (B, S) or None.
-        temperature: (H,) in float32, or None; with it q and k are normalised.
+        batch: B.
+        heads: H.
+        queries: N.
+        keys: S.
+        dim: D.
+        width: E.
+        q_stride: Strides of q (B, H, N, D).
+        k_stride: Strides of k (B, H, S, D).
+        v_stride: Strides of v (B, H, S, E).
+        dtype: The dtype of q, k and v.
+        device: Where they are.
+        masked: Whether there is a key mask.
+        normalised: Whether q and k are normalised, with a temperature.
         scale: Factor of the scores.
         a: Coefficient of s^2.
         b: Coefficient of s.
@@ -31,11 +81,19 @@ class Problem:
         precision: How float32 products are taken: `ieee` or `tf32`.
     """
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    key_mask: Tensor | None
-    temperature: Tensor | None
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    dim: int
+    width: int
+    q_stride: Strides
+    k_stride: Strides
+    v_stride: Strides
+    dtype: torch.dtype
+    device: torch.device
+    masked: bool
+    normalised: bool
     scale: float
     a: float
     b: float
@@ -43,76 +101,142 @@ class Problem:
     normalise_output: bool
     precision: str
 
-    @property
-    def heads(self) -> int:
-        """H."""
-        return self.q.shape[1]
-
-    @property
+    @functools.cached_property
     def batch_heads(self) -> int:
         """B H."""
-        return self.q.shape[0] * self.q.shape[1]
+        return self.batch * self.heads
 
-    @property
-    def queries(self) -> int:
-        """N."""
-        return self.q.shape[2]
+    @functools.cached_property
+    def padded_dim(self) -> int:
+        """D as the kernels take it."""
+        return power_of_two(self.dim)
 
-    @property
-    def keys(self) -> int:
-        """S."""
-        return self.k.shape[2]
+    @functools.cached_property
+    def padded_width(self) -> int:
+        """E as the kernels take it."""
+        return power_of_two(self.width)
 
-    @property
-    def dim(self) -> int:
-        """D."""
-        return self.q.shape[3]
+    @functools.cached_property
+    def tiles(self) -> int:
+        """Tiles of 16 in a row of q or k."""
+        return ceil_div(self.dim, 16)
 
-    @property
-    def width(self) -> int:
-        """E."""
-        return self.v.shape[3]
+    @functools.cached_property
+    def pairs(self) -> int:
+        """Pairs of tiles (m, n), m <= n."""
+        return self.tiles * (self.tiles + 1) // 2
 
-    @property
+    @functools.cached_property
     def operands(self) -> torch.dtype:
         """The dtype that products are taken in.
 
         bfloat16 stays. float16 does not hold squares of its own numbers, so it goes through
         float32, whose tf32 products keep as many bits.
         """
-        return torch.bfloat16 if self.q.dtype == torch.bfloat16 else torch.float32
+        return torch.bfloat16 if self.dtype == torch.bfloat16 else torch.float32
 
-    @property
+    @functools.cached_property
     def dot_precision(self) -> str:
         """tf32 for float16 inputs, as asked for otherwise."""
-        return "tf32" if self.q.dtype == torch.float16 else self.precision
+        return "tf32" if self.dtype == torch.float16 else self.precision
 
-    @property
+    @functools.cached_property
     def floor(self) -> float:
         """The smallest possible weight, c - b^2 / 4a."""
         return max(0.0, self.c - self.b * self.b / (4 * self.a))
 
-    @property
+    @functools.cached_property
     def lift(self) -> float:
         """Factor of the output, but for the share of keys that a sample attends to."""
-        return (self.keys / self.dim) ** 0.5 if self.normalise_output else 1.0
+        return float((self.keys / self.dim) ** 0.5) if self.normalise_output else 1.0
 
-    @property
-    def mask_argument(self) -> Tensor:
-        """The mask, or any tensor where there is none: the kernel does not read it."""
-        return self.q if self.key_mask is None else self.key_mask.contiguous()
+    @functools.cached_property
+    def moments_size(self) -> int:
+        """How many numbers L, G, p and r have together."""
+        return self.padded_dim * (self.padded_width + self.padded_dim + 1) + self.padded_width
 
-    @property
-    def temperature_argument(self) -> Tensor:
-        """The temperature, or any tensor where there is none."""
-        return self.q if self.temperature is None else self.temperature.contiguous()
+    def flags(self, *, masked: bool) -> dict[str, Any]:
+        """The compile-time arguments that all kernels over tokens take."""
+        return {
+            "DP": self.padded_dim,
+            "EP": self.padded_width,
+            "NORMALIZE": self.normalised,
+            "MASKED": self.masked and masked,
+            "DTYPE": _TRITON_DTYPE[self.operands],
+            "PRECISION": self.dot_precision,
+        }
+
+    def rows(self, *, of_queries: bool) -> tuple[int, Strides, Strides]:
+        """How many queries or keys there are, their strides, and those of dy or the values."""
+        if not of_queries:
+            return self.keys, self.k_stride, self.v_stride
+        head = self.queries * self.width
+        return self.queries, self.q_stride, (self.heads * head, head, self.width, 1)
+
+    def is_even(self, tokens: int, block: int) -> bool:
+        """Whether a loop over blocks of tokens meets neither an end nor a mask nor padding."""
+        exact = self.dim == self.padded_dim and self.width == self.padded_width
+        return exact and not self.masked and tokens % block == 0
+
+
+@functools.lru_cache(maxsize=KEPT_FORMS, typed=True)
+def form_of(q_shape: tuple[int, ...], v_shape: tuple[int, ...], *rest: Any) -> Form:
+    """The form of tensors of these shapes, the same object every time; `rest` as in `Form`."""
+    batch, heads, queries, dim = q_shape
+    return Form(batch, heads, queries, v_shape[2], dim, v_shape[3], *rest)
+
+
+class Problem(NamedTuple):
+    """Tensors as they came, and their form.
+
+    Attributes:
+        q: Queries (B, H, N, D), any strides.
+        k: Keys (B, H, S, D).
+        v: Values (B, H, S, E).
+        key_mask: (B, S) contiguous; any tensor where there is none, which no kernel reads.
+        temperature: (H,) in float32; any tensor where there is none.
+        form: What follows from them and the numbers of the call.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    key_mask: Tensor
+    temperature: Tensor
+    form: Form
+
+    @classmethod
+    def of(
+        cls,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        key_mask: Tensor | None,
+        temperature: Tensor | None,
+        scale: float,
+        a: float,
+        b: float,
+        c: float,
+        normalise_output: bool,
+        precision: str,
+    ) -> "Problem":
+        """The problem of a call; see `Form` for the numbers."""
+        form = form_of(
+            q.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, q.device,
+            key_mask is not None, temperature is not None,
+            scale, a, b, c, normalise_output, precision,
+        )  # fmt: skip
+        mask = q if key_mask is None else key_mask.contiguous()
+        return cls(q, k, v, mask, q if temperature is None else temperature.contiguous(), form)
 
     def shares(self) -> Tensor:
         """(B,) float32: the share of the keys that a sample attends to; any tensor where all."""
-        if self.key_mask is None:
-            return self.q
-        return self.key_mask.mean(dim=-1, dtype=torch.float32)
+        return self.key_mask.mean(dim=-1, dtype=torch.float32) if self.form.masked else self.q
 
     def new(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """An uninitialised tensor on the same device."""
         return torch.empty(shape, dtype=dtype or self.q.dtype, device=self.q.device)
+
+    def numbers(self, *shape: int) -> Tensor:
+        """An uninitialised float32 tensor on the same device."""
+        return self.new(*shape, dtype=torch.float32)

@@ -1,0 +1,133 @@
+"""Launches of Triton kernels that pay for Triton's bookkeeping once.
+
+`kernel[grid](...)` binds, specialises and hashes every argument on every call, which takes longer
+than a short kernel runs. Here all arguments but the tensors are fixed, and what was compiled is
+launched again without asking Triton.
+"""
+
+import functools
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from triton.compiler import CompiledKernel
+from triton.runtime import driver
+
+__all__ = ["INTERPRETED", "Launch", "launch_of", "on_device"]
+
+INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
+
+
+class _Kept(NamedTuple):
+    """A compiled kernel and what its launcher wants before and after the tensors."""
+
+    compiled: CompiledKernel
+    run: Any
+    before: tuple[Any, ...]
+    after: tuple[Any, ...]
+
+
+class Launch:
+    """A kernel with all its arguments given but the tensors.
+
+    Only a tensor's dtype, whether its address is divisible by 16, and the device are left for
+    Triton to specialise on. The first call with some dtypes on some device goes through Triton and
+    keeps what was compiled. Calls with another address, with a tensor of another device, or while
+    somebody listens to launches go through Triton and keep nothing.
+    """
+
+    def __init__(
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        numbers: tuple[Any, ...],
+        constants: dict[str, Any],
+    ) -> None:
+        """Fix everything but the tensors.
+
+        Args:
+            kernel: A `triton.jit` function of tensors, then numbers, then `constexpr`s.
+            grid: Programs along each axis.
+            numbers: What follows the tensors.
+            constants: The `constexpr`s and the launch options, by name.
+        """
+        self.kernel, self.grid = kernel, grid
+        self.numbers, self.constants = numbers, constants
+        self._kept: dict[tuple[Any, ...], _Kept] = {}
+
+    def __call__(self, *tensors: Tensor | None) -> None:
+        """Launch on the current device and stream; None for a tensor that is not read."""
+        key, addresses = (None, []) if INTERPRETED else _specialisation(tensors)
+        kept = None if key is None else self._kept.get(key)
+        if key is None or kept is None or _is_observed(self.kernel):
+            self._launch_through_triton(tensors, key)
+            return
+        stream = driver.active.get_current_stream(key[0])
+        kept.run(*self._grid, stream, *kept.before, *addresses, *kept.after)
+
+    @functools.cached_property
+    def _grid(self) -> tuple[int, ...]:
+        return (*self.grid, 1, 1)[:3]
+
+    def _launch_through_triton(
+        self, tensors: tuple[Tensor | None, ...], key: tuple[Any, ...] | None
+    ) -> None:
+        compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.constants)
+        if key is None or not isinstance(compiled, CompiledKernel) or _is_observed(self.kernel):
+            return
+        names = self.kernel.arg_names[len(tensors) + len(self.numbers) :]
+        # No launch metadata and no hooks: where there are any, Triton is asked.
+        before = (compiled.function, compiled.packed_metadata, None, None, None)
+        after = (*self.numbers, *(self.constants[name] for name in names))
+        self._kept[key] = _Kept(compiled, compiled.run, before, after)
+
+
+def _specialisation(
+    tensors: tuple[Tensor | None, ...],
+) -> tuple[tuple[Any, ...] | None, list[int | None]]:
+    """The current device and the tensors' dtypes, and their addresses.
+
+    None where an address is not divisible by 16, or not one of this device.
+    """
+    device = driver.active.get_current_device()
+    key: list[Any] = [device]
+    addresses: list[int | None] = []
+    for tensor in tensors:
+        if tensor is None:
+            key.append(None)
+            addresses.append(None)
+            continue
+        address = tensor.data_ptr()
+        if address % 16 or tensor.get_device() != device:
+            return None, []
+        key.append(tensor.dtype)
+        addresses.append(address)
+    return tuple(key), addresses
+
+
+def _is_observed(kernel: Any) -> bool:
+    """Whether launches are listened to, or kernels compiled otherwise than usual."""
+    runtime = triton.knobs.runtime
+    return bool(
+        getattr(runtime.launch_enter_hook, "calls", runtime.launch_enter_hook)
+        or getattr(runtime.launch_exit_hook, "calls", runtime.launch_exit_hook)
+        or kernel.pre_run_hooks
+        or runtime.debug
+        or triton.knobs.compilation.instrumentation_mode
+        or getattr(runtime, "add_stages_inspection_hook", None)
+    )
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def launch_of(kernel: Any, grid: tuple[int, ...], *numbers: Any, **constants: Any) -> Launch:
+    """The launch of a kernel with these arguments, the same one every time."""
+    return Launch(kernel, grid, numbers, constants)
+
+
+def on_device(x: Tensor) -> AbstractContextManager[object]:
+    """Launch on the device of x."""
+    if x.is_cuda and x.get_device() != torch.cuda.current_device():
+        return torch.cuda.device(x.device)
+    return nullcontext()

@@ -1,0 +1,123 @@
+"""The efficient algorithm: grids, buffers and launches of its kernels."""
+
+import functools
+
+from torch import Tensor
+
+from saccade.ops.launches import Launch
+from saccade.ops.taylor.triton import settings
+from saccade.ops.taylor.triton.efficient_kernels import gradients, unfold, values
+from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_div, multiprocessors
+from saccade.ops.taylor.triton.rows import quotient_gradients, temperature_gradient
+from saccade.ops.taylor.triton.sums import row_moments, row_state
+
+__all__ = ["run_efficient", "run_efficient_backward"]
+
+Grads = tuple[Tensor, Tensor, Tensor, Tensor | None]
+
+
+def _rows_per_program(f: Form, tokens: int, rows: int, hold: bool) -> int:
+    """Several blocks where the state is held, yet enough programs to fill the device."""
+    if not hold:
+        return rows
+    programs = ceil_div(tokens, rows) * f.batch_heads
+    return rows * max(1, min(8, programs // (4 * multiprocessors(f.device))))
+
+
+@functools.lru_cache(maxsize=KEPT_FORMS)
+def _values_launch(f: Form, of_queries: bool) -> Launch:
+    tokens, stride, _ = f.rows(of_queries=of_queries)
+    size = settings.blocks_for("values", max(f.dim, f.width), f.operands)
+    hold = f.pairs <= 3 and f.width <= 32
+    per_program = _rows_per_program(f, tokens, size.rows, hold)
+    numbers = (
+        f.heads, tokens, f.dim, f.width, per_program, *stride,
+        f.scale if of_queries else 1.0, f.c, f.floor, f.lift,
+    )  # fmt: skip
+    constants = {
+        "TILES": f.tiles,
+        "PAIRS": f.pairs,
+        "ROWS": size.rows,
+        "PART": size.block,
+        "HOLD": hold,
+        "TEMPERED": of_queries and f.normalised,
+        "DIVIDE": of_queries,
+        "SHARED": of_queries and f.masked,
+        "LIFT": of_queries and f.normalise_output,
+        "EVEN": f.is_even(tokens, size.rows),
+        **f.flags(masked=not of_queries),
+        **size.options(),
+    }
+    return Launch(values, (ceil_div(tokens, per_program), f.batch_heads), numbers, constants)
+
+
+@functools.lru_cache(maxsize=KEPT_FORMS)
+def _unfold_launch(f: Form) -> Launch:
+    wide_tiles = ceil_div(f.width, 16)
+    constants = {"TILES": f.tiles, "PAIRS": f.pairs, "WIDE_TILES": wide_tiles, "DP": f.padded_dim}
+    return Launch(unfold, (f.tiles * wide_tiles, f.batch_heads), (f.width,), constants)
+
+
+@functools.lru_cache(maxsize=KEPT_FORMS)
+def _gradients_launch(f: Form, of_queries: bool) -> Launch:
+    tokens, x_stride, y_stride = f.rows(of_queries=of_queries)
+    size = settings.blocks_for("gradients", max(f.dim, f.width), f.operands)
+    wide_tiles = ceil_div(f.width, 16)
+    hold = max(f.tiles, wide_tiles) <= 2
+    per_program = _rows_per_program(f, tokens, size.rows, hold)
+    numbers = (
+        f.heads, tokens, f.dim, f.width, per_program, *x_stride, *y_stride,
+        f.scale if of_queries else 1.0,
+    )  # fmt: skip
+    constants = {
+        "TILES": f.tiles,
+        "WIDE_TILES": wide_tiles,
+        "ROWS": size.rows,
+        "PART": size.block,
+        "HOLD": hold,
+        "TEMPERED": of_queries and f.normalised,
+        "WEIGHTED": of_queries,
+        "EVEN": f.is_even(tokens, size.rows),
+        **f.flags(masked=not of_queries),
+        **size.options(),
+    }
+    return Launch(gradients, (ceil_div(tokens, per_program), f.batch_heads), numbers, constants)
+
+
+def _gradient(
+    p: Problem, x: Tensor, y: Tensor, r: Tensor | None, state: Tensor, sums: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gradient of queries (with r = dz) or keys x, and each row's share of the temperature's."""
+    f, of_queries = p.form, r is not None
+    unfold_state, launch = _unfold_launch(f), _gradients_launch(f, of_queries)
+    turned = p.new(f.batch_heads, unfold_state.grid[0] * 256, f.padded_dim, dtype=f.operands)
+    unfold_state(state, turned)
+    out, dt = p.new(*x.shape), p.numbers(f.batch_heads, x.shape[2])
+    launch(x, y, x if r is None else r, p.key_mask, p.temperature, turned, sums, out, dt)
+    return out, dt
+
+
+def run_efficient(p: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Output (B, H, N, E), row sums over N (B H, N), the state and the smaller sums."""
+    f = p.form
+    sums, alpha = row_moments(p)
+    state = row_state(p, alpha)
+    out = p.new(f.batch, f.heads, f.queries, f.width)
+    total = p.numbers(f.batch_heads, f.queries)
+    launch = _values_launch(f, True)
+    launch(p.q, p.key_mask, p.temperature, p.shares(), state, sums, out, total)
+    return out, total, state, sums
+
+
+def run_efficient_backward(
+    p: Problem, grad: Tensor, out: Tensor, total: Tensor, state: Tensor, sums: Tensor
+) -> Grads:
+    """Gradients of q, k, v and the temperature."""
+    dy, dz = quotient_gradients(p, grad, out, total)
+    dq, dt = _gradient(p, p.q, dy, dz, state, sums)
+    sums, alpha = row_moments(p, (dy, dz))
+    state = row_state(p, alpha, (dy, dz))
+    dv = p.new(*p.v.shape)
+    _values_launch(p.form, False)(p.k, p.key_mask, p.temperature, p.q, state, sums, dv, sums)
+    dk, _ = _gradient(p, p.k, p.v, None, state, sums)
+    return dq, dk, dv, temperature_gradient(p, dt)

@@ -1,0 +1,56 @@
+"""Launches that do not ask Triton again do what Triton would have done."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton")
+
+
+@pytest.fixture(scope="module")
+def found():
+    """What `stub_driver` saw: another process, since this one interprets its kernels."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.ops.stub_driver"]
+    told = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert told.returncode == 0, told.stderr
+    return json.loads(told.stdout)
+
+
+def test_a_second_launch_is_the_first_without_asking_triton(found):
+    first, again = dict(found["first"]), dict(found["again"])
+    assert first.pop("asked")
+    assert not again.pop("asked")
+    assert again == first
+    assert first["grid"] == [2, 1, 1]
+    assert first["arguments"][3:] == [64, 1, 0.5, 32]
+
+
+def test_an_address_not_divisible_by_16_gets_a_kernel_of_its_own(found):
+    misaligned = found["misaligned"]
+    assert misaligned["asked"]
+    assert misaligned["function"] != found["first"]["function"]
+    assert misaligned["attributes"] != found["first"]["attributes"]
+    assert not found["aligned after"]["asked"]
+    assert found["aligned after"]["function"] == found["first"]["function"]
+
+
+@pytest.mark.parametrize("other", ["other dtype", "no mask"])
+def test_other_tensors_get_a_kernel_of_their_own(found, other):
+    assert found[other]["asked"]
+    assert found[other]["signature"] != found["first"]["signature"]
+    assert found[other]["function"] != found["first"]["function"]
+
+
+def test_a_tensor_that_is_not_there_is_remembered_too(found):
+    assert not found["no mask again"]["asked"]
+    assert found["no mask again"]["function"] == found["no mask"]["function"]
+    assert found["no mask again"]["arguments"] == found["no mask"]["arguments"]
+
+
+def test_triton_is_asked_while_somebody_listens_or_tensors_are_elsewhere(found):
+    assert found["listened to"]["asked"]
+    assert found["tensors elsewhere"]["asked"]
