@@ -78,6 +78,7 @@ class Loader:
         workers: int,
     ) -> None:
         self.split, self.info = split, info
+        self._stream = split.stream
         self.batch_size, self.drop_last = batch_size, drop_last
         self.seed, self.shuffle, self.device = seed, shuffle, device
         self.rank, self.world_size, self.workers = rank, world_size, workers
@@ -135,10 +136,10 @@ class Loader:
 
     def _course(self, epoch: int) -> Course | None:
         """What this rank reads of a streamed split; None for every other split."""
-        if self.split.stream is None or not len(self.split):
+        if self._stream is None or not len(self.split):
             return None
         key = make_key(self.seed, epoch, Purpose.ORDER) if self.shuffle else None
-        return plan_course(self.split.stream, key, self.rank, self.world_size)
+        return plan_course(self._stream, key, self.rank, self.world_size)
 
     def _order(self, epoch: int) -> Tensor:
         """The epoch's order, for all ranks, continued as far past its end as the last step is."""
@@ -157,7 +158,7 @@ class Loader:
         first = number * together
         size = -(-min(together, len(self.split) - first) // self.world_size)
         start, stop = first + self.rank * size, len(self.split)
-        if self.split.stream is not None:  # the order is this rank's own
+        if self._stream is not None:  # the order is this rank's own
             start, stop = number * self.batch_size, len(share(stop, self.rank, self.world_size))
         return Step(start, size, max(0, min(size, stop - start)))
 
@@ -168,11 +169,10 @@ class Loader:
         self, key: int, course: Course | None, spans: list[range], pieces: list[Tensor]
     ) -> Iterator[Request]:
         """What the workers have to read, each image already cropped where crops are resized."""
-        stream = self.split.stream
-        if stream is None or course is None:
+        if self._stream is None or course is None:
             yield from (Request(index.tolist(), self._boxes(key, index)) for index in pieces)
             return
-        for index, contents in zip(pieces, fetch_spans(stream, course, spans), strict=True):
+        for index, contents in zip(pieces, fetch_spans(self._stream, course, spans), strict=True):
             yield Request(index.tolist(), self._boxes(key, index), contents)
 
     def _boxes(self, key: int, index: Tensor) -> list[Box] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -36,8 +38,7 @@ def keep_if_small(train: Split, test: Split, config: DataConfig) -> tuple[Split,
     train, test = limited(train, config.num_train, seed), limited(test, config.num_test, seed)
     if _fits(train, test, config):
         return _read(train, config), _read(test, config)
-    _check_buffer(train, config)
-    _check_buffer(test, config)
+    _check_buffer((train, test), config)
     return train, test
 
 
@@ -59,14 +60,15 @@ def _stratified(split: Split, count: int | None, seed: int) -> Split:
     return split if count is None else select(split, stratified_subset(split.labels, count, seed))
 
 
-def _check_buffer(split: Split, config: DataConfig) -> None:
+def _check_buffer(splits: Sequence[Split], config: DataConfig) -> None:
     """Refuse row groups of which the buffer cannot hold two."""
-    assert isinstance(split.source, ShardSource)
-    needed = 2 * max(group.num_bytes for group in split.source.shards.groups) / 2**20
-    if needed > config.buffer_mib:
+    sources = [split.source for split in splits if isinstance(split.source, ShardSource)]
+    largest = max(group.num_bytes for source in sources for group in source.shards.groups)
+    if 2 * largest > config.buffer_mib * 2**20:
+        wanted = math.ceil(2 * largest / 2**20 * 1000) / 1000
         raise ConfigError(
-            f"data.buffer_mib={config.buffer_mib:g}: the images of a row group of {config.name} "
-            f"take {needed / 2:.2f} MiB and the buffer has to hold two; wants at least {needed:.2f}"
+            f"data.buffer_mib={config.buffer_mib:g}: a row group of {config.name} has {largest} "
+            f"bytes of images and the buffer has to hold two; wants at least {wanted:g}"
         )
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from saccade.data.images import decode_image
+from saccade.data.label_cache import kept_labels
 from saccade.data.splits import Box
 from saccade.errors import DataError
 
@@ -145,6 +146,8 @@ class ShardSource:
 def read_shards(urls: Sequence[str], image: str, label: str) -> tuple[Shards, Tensor]:
     """Open parquet files and read their labels, and nothing of their images.
 
+    The labels are one request a row group, so those of a pinned revision are kept.
+
     Args:
         urls: The files.
         image: The column of the images.
@@ -154,14 +157,22 @@ def read_shards(urls: Sequence[str], image: str, label: str) -> tuple[Shards, Te
         The files, and int64 (N,) with -1 where there is no label.
     """
 
-    def read(url: str) -> tuple[Any, np.ndarray]:
+    def read_end(url: str) -> Any:
         with _opened(url) as file:
-            labels = file.read(columns=[label]).column(0)
-            return file.metadata, labels.fill_null(-1).to_numpy()
+            return file.metadata
+
+    def read_labels(url: str, metadata: Any) -> np.ndarray:
+        with _opened(url, metadata) as file:
+            column = file.read(columns=[label]).column(0)
+        return np.asarray(column.fill_null(-1).to_numpy(), dtype=np.int64)
 
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
-        metadata, labels = zip(*pool.map(read, urls), strict=True)
-    return Shards(urls, image, metadata), torch.from_numpy(np.concatenate(labels).astype(np.int64))
+        metadata = list(pool.map(read_end, urls))
+        labels = kept_labels(
+            [f"{url}#{label}" for url in urls],
+            lambda: torch.from_numpy(np.concatenate([*pool.map(read_labels, urls, metadata)])),
+        )
+    return Shards(urls, image, metadata), labels
 
 
 @contextmanager

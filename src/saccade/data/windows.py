@@ -125,11 +125,11 @@ def _fetch(
 ) -> list[bytes]:
     """The encoded images of a window, in order."""
     positions = order[window.start : window.stop]
-    blocks = source.blocks[positions]
-    by_block = [torch.nonzero(blocks == block).flatten().tolist() for block in torch.unique(blocks)]
-    asked = [[int(positions[place]) for place in places] for places in by_block]
+    blocks, by_block = source.blocks[positions].sort()
+    asked = [by_block[block.start : block.stop] for block in block_places(blocks)]
+    fetched = pool.map(source.fetch, [positions[places].tolist() for places in asked])
     contents: list[bytes] = [b""] * len(window)
-    for places, images in zip(by_block, pool.map(source.fetch, asked), strict=True):
-        for place, image in zip(places, images, strict=True):
+    for places, images in zip(asked, fetched, strict=True):
+        for place, image in zip(places.tolist(), images, strict=True):
             contents[place] = image
     return contents
