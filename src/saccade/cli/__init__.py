@@ -7,6 +7,7 @@ code: 2 usage or configuration, 3 data, 4 training failed, 75 preempted and resu
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from saccade.cli.interrupts import catch_interrupts, halting
 from saccade.errors import SaccadeError, near_matches
 from saccade.version import __version__
 
@@ -40,6 +42,9 @@ COMMANDS = {
 MODULES = {"list": "list_names"}
 """Sub-commands whose module is called otherwise."""
 
+RESUMABLE = {"train", "compare", "tune"}
+"""Sub-commands that SIGTERM ends with the code for "start me again"; the others just end."""
+
 
 class _LazyGroup(TyperGroup):
     """A group that imports a sub-command only to run it or to show its help."""
@@ -62,6 +67,14 @@ class _LazyGroup(TyperGroup):
         command = typer.main.get_command(module.app)
         command.name = cmd_name
         return command
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with halting():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        with halting():
+            return super().invoke(ctx)
 
 
 def _is_asked_for(name: str) -> bool:
@@ -113,8 +126,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # CPU threads that spin while they wait for each other make training twenty times slower as
         # soon as another process wants a core. Read when torch is loaded; timings leave it alone.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    signals = [signal.SIGINT, *([signal.SIGTERM] if RESUMABLE & set(words) else [])]
     try:
-        app(args=sys.argv[1:], prog_name="saccade")
+        with catch_interrupts(signals):
+            app(args=sys.argv[1:], prog_name="saccade")
     except SaccadeError as error:
         _complain(error, f"{error}", debug=debug)
         sys.exit(error.exit_code)

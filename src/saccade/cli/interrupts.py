@@ -1,0 +1,99 @@
+"""Ctrl-C and SIGTERM for every command: one line, and an exit code that a shell or Slurm can use.
+
+A signal becomes a KeyboardInterrupt, which can get lost. Python drops one that is raised inside a
+finaliser or the callback of a weak reference, of which imports and matplotlib are full; compiled
+code turns one into an error of its own, or into success. So it is raised again where it was
+dropped, and whatever a command ends with after a signal is the signal's doing.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from saccade.errors import SaccadeError
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+__all__ = ["Halted", "catch_interrupts", "halting"]
+
+AGAIN_S = 0.01
+
+
+class Halted(SaccadeError):  # noqa: N818 - it names an event, not a fault
+    """A command that a signal ended, where the command itself did not see to it."""
+
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        if number == signal.SIGTERM:
+            super().__init__("stopped by SIGTERM; go on with --resume")
+            self.exit_code = 75
+        else:
+            super().__init__("interrupted")
+            self.exit_code = 130
+
+
+@contextmanager
+def catch_interrupts(numbers: Sequence[signal.Signals]) -> Iterator[None]:
+    """Have these signals end a block as `Halted`, in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupts = _Interrupts()
+    before = {number: signal.signal(number, interrupts) for number in numbers}
+    sys.unraisablehook = interrupts.raise_again
+    try:
+        with interrupts.told():
+            yield
+    finally:
+        sys.unraisablehook = interrupts.report_dropped
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def halting() -> Iterator[None]:
+    """Turn KeyboardInterrupt into `Halted` before typer sees it, which would end without a word."""
+    try:
+        yield
+    except KeyboardInterrupt as end:
+        raise Halted(*end.args) from None
+
+
+class _Interrupts:
+    """A handler of signals that raises KeyboardInterrupt and remembers which one it was."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+        self.report_dropped = sys.unraisablehook
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+        raise KeyboardInterrupt(number)
+
+    def raise_again(self, dropped: UnraisableHookArgs) -> None:
+        """Take what Python could not raise: give an interrupt once more, from another thread."""
+        if self.signal and issubclass(dropped.exc_type, KeyboardInterrupt):
+            main = threading.main_thread().ident
+            again = threading.Timer(AGAIN_S, signal.pthread_kill, [main, self.signal])
+            again.daemon = True
+            again.start()
+        else:
+            self.report_dropped(dropped)
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Take success, and any error but our own, for an interrupt if there was one."""
+        try:
+            yield
+        except SaccadeError:
+            raise
+        except (Exception, SystemExit) as end:
+            if self.signal and not getattr(end, "code", 0):
+                raise Halted(self.signal) from None
+            raise
