@@ -43,7 +43,7 @@ def test_attention_prints_json_and_writes_files(tmp_path):
         ("attention -m taylor-drect", "did you mean 'taylor-direct'"),
         ("attention --n 0", "n=0; expected at least 1"),
         ("attention --d 4096", "d=4096; expected at least 1 and at most 256"),
-        ("attention --n many", "--n 'many'; expected integers"),
+        ("attention --n many", "--n 'many': expected integers"),
         ("attention --out /proc/nowhere", "--out /proc/nowhere"),
         ("attention --preset gpu", "unknown preset 'gpu'"),
         ("attention --preset cpu --n 5", "leave out --n"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
@@ -10,31 +11,31 @@ from saccade.bench.presets import PRESETS, Preset
 from saccade.bench.shapes import DTYPES, PASSES, DTypeName, Grid
 from saccade.errors import ConfigError, UnknownNameError
 
-__all__ = ["GridOptions", "make_plan", "numbers", "words"]
+__all__ = ["GridOptions", "make_plan"]
 
 T = TypeVar("T", bound=str)
 
-_SOFTMAX = {"cuda": "sdpa-flash,sdpa-cudnn", "cpu": "sdpa"}
-_OURS = "taylor-direct,taylor-efficient,taylorshift,performer"
+_SOFTMAX = {"cuda": ("sdpa-flash", "sdpa-cudnn"), "cpu": ("sdpa",)}
+_OURS = ("taylor-direct", "taylor-efficient", "taylorshift", "performer")
 _DTYPE: dict[str, DTypeName] = {"cuda": "bfloat16", "cpu": "float32"}
 _SECONDS = {"cuda": 0.05, "cpu": 0.5}
 
 
 @dataclass(frozen=True)
 class GridOptions:
-    """A grid as a user writes it; None is the default. Lists are separated by commas."""
+    """A grid as a user gives it; None, and a list of nothing, is the default."""
 
-    mechanisms: str | None = None
-    n: str | None = None
-    d: str | None = None
+    mechanisms: Sequence[str] = ()
+    n: Sequence[int] = ()
+    d: Sequence[int] = ()
     heads: int | None = None
     batch: int | None = None
     tokens: int | None = None
-    passes: str | None = None
+    passes: Sequence[str] = ()
 
     def given(self) -> list[str]:
         """The options that were set."""
-        return [f"--{f.name}" for f in fields(self) if getattr(self, f.name) is not None]
+        return [f"--{f.name}" for f in fields(self) if getattr(self, f.name) not in (None, (), [])]
 
 
 def make_plan(
@@ -50,14 +51,16 @@ def make_plan(
 ) -> Preset:
     """The preset of a name, the grids of a calibration, or a grid made of options."""
     if preset is not None:
-        plan = _from_preset(preset, device, [*options.given(), *(["--dtype"] if dtype else [])])
+        plan = _from_preset(
+            preset, device, [*options.given(), *(["--dtype"] if dtype is not None else [])]
+        )
         if calibrate:
             raise ConfigError("--preset and --calibrate bring grids of their own; give one of them")
     else:
         if calibrate and options.given():
             raise ConfigError(f"--calibrate brings its own grid; leave out {options.given()[0]}")
         grids = CALIBRATION_GRIDS[device] if calibrate else (_grid(options, device, memory),)
-        chosen = _one_of("dtype", dtype or _DTYPE[device], DTYPES)
+        chosen = _one_of("dtype", _DTYPE[device] if dtype is None else dtype, DTYPES)
         plan = Preset(device, chosen, grids, targets=(), seconds=_SECONDS[device])
     if seconds is not None:
         plan = replace(plan, seconds=seconds)
@@ -77,31 +80,16 @@ def _from_preset(name: str, device: str, given: list[str]) -> Preset:
 def _grid(options: GridOptions, device: str, memory: bool) -> Grid:
     if options.tokens is not None and options.batch is not None:
         raise ConfigError("--tokens fixes B H N and --batch fixes B; give one of them")
-    mechanisms = options.mechanisms or f"{_SOFTMAX[device]},{_OURS}"
-    passes = words(options.passes or ",".join(PASSES))
     return Grid(
-        mechanisms=tuple(words(mechanisms)),
-        tokens=numbers("--n", options.n or "1024,4096"),
-        head_dims=numbers("--d", options.d or "32,64"),
+        mechanisms=tuple(options.mechanisms) or (*_SOFTMAX[device], *_OURS),
+        tokens=tuple(options.n) or (1024, 4096),
+        head_dims=tuple(options.d) or (32, 64),
         heads=8 if options.heads is None else options.heads,
         batch=1 if options.batch is None else options.batch,
         budget=options.tokens,
-        passes=tuple(_one_of("pass", word, PASSES) for word in passes),
+        passes=tuple(_one_of("pass", word, PASSES) for word in options.passes or PASSES),
         memory=memory,
     )
-
-
-def words(text: str) -> list[str]:
-    """The words of a list that is separated by commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def numbers(option: str, text: str) -> tuple[int, ...]:
-    """The integers of a list that is separated by commas."""
-    try:
-        return tuple(int(word) for word in words(text))
-    except ValueError:
-        raise ConfigError(f"{option} {text!r}; expected integers separated by commas") from None
 
 
 def _one_of(kind: str, word: str, known: tuple[T, ...]) -> T:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from saccade.cli.lists import numbers
 from saccade.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -50,11 +51,10 @@ def crossover(
 
     from saccade.bench.analysis.crossover import DTYPE, CrossoverFindings, run_crossover
     from saccade.bench.environment import describe_environment, resolve_device
-    from saccade.bench.plan import numbers
     from saccade.bench.shapes import Grid
 
     chosen = resolve_device(device)
-    head_dims = Grid(("sdpa",), (1,), numbers("--d", d)).head_dims
+    head_dims = Grid(("sdpa",), (1,), tuple(numbers("--d", d))).head_dims
     if threads is not None:
         torch.set_num_threads(threads)
     findings = CrossoverFindings(describe_environment(chosen), DTYPE[chosen.type])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from saccade.cli.lists import numbers, words
 from saccade.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -77,7 +78,15 @@ def attention(
         _list_mechanisms()
         return
     plan = make_plan(
-        GridOptions(mechanisms, n, d, heads, batch, tokens, passes),
+        GridOptions(
+            words("--mechanisms", mechanisms),
+            numbers("--n", n),
+            numbers("--d", d),
+            heads,
+            batch,
+            tokens,
+            words("--passes", passes),
+        ),
         resolve_device(device).type,
         preset=preset,
         calibrate=calibrate,
@@ -131,18 +140,17 @@ def model(
 
     from saccade.bench.environment import resolve_device
     from saccade.bench.model_plan import ModelPlan, make_cases, preset_plan
-    from saccade.bench.plan import numbers, words
 
     chosen = resolve_device(device)
     if preset is not None:
         plan = preset_plan(preset)
     else:
         cases = make_cases(
-            words(models),
-            words(attentions),
+            words("--model", models),
+            words("--attention", attentions),
             numbers("--image-size", image_size),
-            None if patch_size is None else numbers("--patch-size", patch_size),
-            words(passes),
+            numbers("--patch-size", patch_size) or None,
+            words("--passes", passes),
             batch=batch,
             compiled=compiled,
             autocast=chosen.type == "cuda" if autocast is None else autocast,

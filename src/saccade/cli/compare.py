@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from saccade.cli.lists import words
 from saccade.cli.tables import print_table
 from saccade.errors import ConfigError, Preempted, TrainingError
 
@@ -52,7 +53,8 @@ def compare(
     """
     if out is None:
         raise ConfigError("--out DIR is needed: the folder that the comparison goes to")
-    asked = {"attentions": _names(attention), "seeds": seeds, "folds": folds, "baseline": baseline}
+    names = words("--attention", attention) or None
+    asked = {"attentions": names, "seeds": seeds, "folds": folds, "baseline": baseline}
     given = {name: value for name, value in asked.items() if value is not None}
     plan = _plan(recipe, overrides or [], given, out if resume else None)
     from saccade.study import compare as run
@@ -69,10 +71,6 @@ def compare(
     if results["left_out"]:
         left = results["left_out"]
         raise TrainingError(f"{len(left)} run(s) failed; {left[0]['run']}: {left[0]['reason']}")
-
-
-def _names(attention: str | None) -> list[str] | None:
-    return None if attention is None else [n.strip() for n in attention.split(",") if n.strip()]
 
 
 def _plan(

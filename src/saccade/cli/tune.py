@@ -62,7 +62,9 @@ def tune(
     if resume and TuningFolder(out).exists():
         folder = join_search(out, config, trials=trials, metric=metric, storage=storage)
     elif config is None or recipe is None:
-        raise ConfigError("RECIPE is needed: see `saccade list recipes`")
+        raise ConfigError(
+            f"--resume: there is no search in {str(out)!r} (no study.json); RECIPE starts one"
+        )
     elif trials is None:
         raise ConfigError("--trials N is needed: how many to run in all")
     else:
