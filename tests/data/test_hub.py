@@ -10,7 +10,7 @@ import pytest
 from saccade.config import DataConfig
 from saccade.data import load_splits
 from saccade.errors import ConfigError, DataError
-from tests.data.pictures import good_folder
+from tests.data.pictures import good_folder, truncate
 
 
 def test_without_the_package_the_message_says_what_to_install(
@@ -26,7 +26,7 @@ def test_an_empty_name_is_refused() -> None:
         load_splits(DataConfig(name="hf:"))
 
 
-def test_a_local_set_is_streamed(tmp_path: Path) -> None:
+def test_a_set_of_loose_files_is_kept_in_memory(tmp_path: Path) -> None:
     pytest.importorskip("datasets", reason="the datasets package is not installed")
     good_folder(tmp_path / "train", count=6)
     good_folder(tmp_path / "test", count=3)
@@ -43,3 +43,21 @@ def test_a_set_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be loaded") as error:
         load_splits(DataConfig(name=f"hf:{tmp_path}/missing"))
     assert "\n" not in str(error.value)
+
+
+def test_files_that_cannot_be_streamed_have_to_fit_in_memory(tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="the datasets package is not installed")
+    good_folder(tmp_path / "train")
+    with pytest.raises(DataError, match="only parquet files can be streamed"):
+        load_splits(DataConfig(name=f"hf:{tmp_path}", image_size=16, resident_gib=0))
+
+
+def test_a_bad_file_is_named_or_passed_over(tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="the datasets package is not installed")
+    good_folder(tmp_path / "train")
+    truncate(tmp_path / "train" / "cat" / "3.png")
+    config = DataConfig(name=f"hf:{tmp_path}", image_size=16, val_fraction=0)
+    with pytest.raises(DataError, match=r"bad image .*cat/3\.png: .*truncated"):
+        load_splits(config)
+    splits = load_splits(config.model_copy(update={"on_bad_image": "skip"}))
+    assert len(splits.train) + len(splits.test) == 11

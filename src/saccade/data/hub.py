@@ -128,8 +128,8 @@ def _collect(part: Any, image: str, label: str, limit: int | None, config: DataC
     if limit is not None:
         part = part.shuffle(seed=config.split_seed, buffer_size=_SHUFFLE_BUFFER).take(limit)
     for number, row in enumerate(part.cast_column(image, Image(decode=False))):
+        name = row[image]["path"] or f"{config.name} row {number}"
         try:
-            name = f"{config.name} row {number}"
             images.append(decode_image(_content(row[image]), name, size))
             labels.append(int(row[label]))
         except BadImageError as error:
