@@ -213,9 +213,10 @@ def test_predict(saccade: Saccade, run: Path, tmp_path: Path) -> None:
     assert rows[0]["classes"] == rows[2]["classes"]
     assert len(rows[0]["classes"]) == 2
     (folder / "broken.png").write_bytes(b"not a picture")
-    code, out, err = saccade("predict", run, folder)
+    code, out, err = saccade("predict", run, tmp_path / "absent.png", folder)
     assert code == 3
-    assert "broken.png" in err
+    assert ["absent.png" in line for line in err.splitlines()] == [True, False]
+    assert "broken.png" in err.splitlines()[1]
     assert [Path(line.split()[0]).name for line in out.splitlines()] == ["0.png", "255.png"]
     assert saccade("predict", run, tmp_path / "absent.png")[0] == 3
     code, _, err = saccade("predict", run, "https://example.org/cat.png")

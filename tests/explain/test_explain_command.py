@@ -114,15 +114,19 @@ def test_mistakes_get_one_line_and_a_code(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_corrupt_image_is_named_and_the_others_are_drawn(
+def test_a_missing_and_a_corrupt_image_are_named_and_the_others_are_drawn(
     saccade: Saccade, digits_run: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()
     Image.new("RGB", (20, 9), "red").save(tmp_path / "in" / "b.png")
     (tmp_path / "in" / "a.png").write_bytes(b"no image")
-    code, out, err = saccade("explain", digits_run, tmp_path / "in", "--out", tmp_path / "out")
+    images = (tmp_path / "missing.png", "test:61", tmp_path / "in")
+    code, out, err = saccade("explain", digits_run, *images, "--out", tmp_path / "out")
     assert code == 3
-    assert "a.png" in err
+    missing, absent, corrupt = err.splitlines()
+    assert "missing.png': no such file" in missing
+    assert "'test:61': the test set of the run's data has images 0 to 60" in absent
+    assert "a.png" in corrupt
     assert out.startswith(str(tmp_path / "in" / "b.png"))
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["b.png", "b.svg"]
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from saccade.cli.images import exit_if_any, find_each
 from saccade.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def explain(
 ) -> None:
     """Show what a run's model looks at: one figure an image, as PNG and SVG.
 
-    An image that cannot be read is named on stderr, the others are drawn, the exit code is 3.
+    An image that is missing or cannot be read is named on stderr at the end, the others are drawn,
+    the exit code is 3.
     Ctrl-C keeps the figures that are written.
     """
     from saccade.runs import RunFolder
@@ -138,21 +140,21 @@ def _draw_images(
     from saccade.explain.inputs import check_same_images
     from saccade.explain.look import save
 
-    names = explainers[0].album.find(words)
+    names, faults = find_each(explainers[0].album.find, words)
+    if not names:
+        exit_if_any(faults)
     check_same_images([explainer.album for explainer in explainers], names)
     check_folder(out)
-    stems, bad = _stems(names), 0
+    stems = _stems(names)
     for name in _progress(names):
         try:
             found = [explainer.explain(explainer.album.open(name)) for explainer in explainers]
-        except DataError as error:
-            typer.echo(f"saccade: {error}", err=True)
-            bad += 1
+        except DataError as fault:
+            faults.append(fault)
             continue
         written = save(partial(draw_explanations, found), out / stems[name])
         _say_image(name, found, written, as_json=as_json)
-    if bad:
-        raise typer.Exit(DataError.exit_code)
+    exit_if_any(faults)
 
 
 def _say_image(

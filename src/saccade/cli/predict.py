@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from saccade.cli.images import exit_if_any, find_each
 from saccade.errors import DataError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -28,7 +29,8 @@ def predict(
 ) -> None:
     """Classify images with a run's model. URLs are refused: nothing is fetched.
 
-    An image that cannot be read is named on stderr, the others are classified, the exit code is 3.
+    An image that is missing or cannot be read is named on stderr at the end, the others are
+    classified, the exit code is 3.
     """
     from saccade.runs import RunFolder
 
@@ -36,15 +38,15 @@ def predict(
     from saccade.train.inspection import Predictor
     from saccade.train.pictures import find_pictures, open_picture
 
-    names = find_pictures(images)
+    names, faults = find_each(find_pictures, images)
+    if not names:
+        exit_if_any(faults)
     predictor = Predictor(folder, weights=weights, device=device)
-    bad = 0
     for name in names:
         try:
             picture = open_picture(name, predictor.info)
-        except DataError as error:
-            typer.echo(f"saccade: {error}", err=True)
-            bad += 1
+        except DataError as fault:
+            faults.append(fault)
             continue
         ranked = predictor.classes(picture)[:top]
         if as_json:
@@ -52,5 +54,4 @@ def predict(
             typer.echo(json.dumps({"image": name, "classes": classes}))
         else:
             typer.echo(f"{name}  " + "  ".join(f"{label} {p:.3f}" for label, p in ranked))
-    if bad:
-        raise typer.Exit(DataError.exit_code)
+    exit_if_any(faults)
