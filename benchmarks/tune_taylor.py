@@ -22,7 +22,7 @@ from saccade.ops.taylor.triton.direct import run_direct, run_direct_backward
 from saccade.ops.taylor.triton.problem import Problem, form_of
 from saccade.ops.taylor.triton.rows import quotient_gradients
 from saccade.ops.taylor.triton.settings import Blocks, blocks_for
-from saccade.ops.taylor.triton.sums import row_moments, row_state
+from saccade.ops.taylor.triton.sums import row_moments, row_state, row_sums
 
 ROWS_KERNELS = ("values", "gradients")
 DIRECT_KERNELS = ("direct_forward", "direct_queries", "direct_keys")
@@ -31,7 +31,7 @@ DIRECT_KERNELS = ("direct_forward", "direct_queries", "direct_keys")
 def candidates(kernel: str, dim: int) -> list[Blocks]:
     """The block sizes to try: those whose registers and shared memory have a chance to fit."""
     both = (4, 8)
-    if kernel == "accumulate":
+    if kernel in ("accumulate", "narrow_sums"):
         sizes = itertools.product((0,), (32, 64, 128), both, (2, 3, 4))
     elif kernel == "moments":
         sizes = itertools.product((0,), (32, 64, 128), both, (2, 3))
@@ -43,7 +43,9 @@ def candidates(kernel: str, dim: int) -> list[Blocks]:
     else:
         blocks = ((64, 4), (128, 4), (128, 8), (256, 8), (256, 16))
         sizes = [(r, n, w, s) for r, w in blocks for n in (32, 64, 128) for s in (2, 3)]
-    return [Blocks(*size) for size in sizes]
+    shipped = blocks_for(kernel, dim, torch.bfloat16).resident
+    at_once = (2, 3, 4, 5) if kernel == "narrow_sums" else (shipped,)
+    return [Blocks(*size, resident=count) for size in sizes for count in at_once]
 
 
 def make_problem(dim: int, tokens: int) -> Problem:
@@ -86,6 +88,8 @@ class Runner:
             row_state(p, p.k)
         elif kernel == "moments":
             row_moments(p)
+        elif kernel == "narrow_sums":
+            row_sums(p)
         elif kernel == "values":
             values = efficient._values_launch(p.form, True)
             tensors = (p.q, p.q, p.q, p.q, self.state, self.moments, self.out, self.total)
@@ -116,7 +120,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--dims", default="16,32,64,128")
     parser.add_argument(
-        "--kernels", default=",".join(("accumulate", "moments", *ROWS_KERNELS, *DIRECT_KERNELS))
+        "--kernels",
+        default=",".join(("accumulate", "moments", "narrow_sums", *ROWS_KERNELS, *DIRECT_KERNELS)),
     )
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--direct-tokens", type=int, default=4096)
@@ -127,7 +132,8 @@ def main() -> None:
     for dim in map(int, arguments.dims.split(",")):
         for kernel in arguments.kernels.split(","):
             tokens = arguments.direct_tokens if kernel in DIRECT_KERNELS else arguments.tokens
-            plan += [(dim, tokens, kernel, blocks) for blocks in candidates(kernel, dim)]
+            if kernel != "narrow_sums" or dim <= settings.ONE_PASS_WIDTH:
+                plan += [(dim, tokens, kernel, blocks) for blocks in candidates(kernel, dim)]
     groups: dict[tuple[int, int, int], list[tuple[str, Blocks]]] = {}
     for index, (dim, tokens, kernel, blocks) in enumerate(plan):
         groups.setdefault((dim, tokens, index % arguments.workers), []).append((kernel, blocks))

@@ -15,7 +15,7 @@ from tests.ops.mechanisms import assert_as_good_as_plain, make_inputs, with_grad
 
 pytest.importorskip("triton")
 
-from saccade.ops.taylor.triton import efficient, sums
+from saccade.ops.taylor.triton import efficient, settings, sums
 from saccade.ops.taylor.triton.problem import form_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -77,6 +77,7 @@ def draw_shift(seed, **shape):
 SHAPES = {
     "even": {"queries": 64, "dim": 16},
     "one": {"queries": 1, "keys": 17, "dim": 8},
+    "narrow": {"queries": 65, "keys": 63, "dim": 12, "width": 16, "masked": True},
     "ragged": {"queries": 65, "keys": 63, "dim": 20, "width": 24, "masked": True},
     "wide": {"queries": 17, "keys": 33, "dim": 40, "width": 8, "masked": True},
 }
@@ -92,16 +93,26 @@ def test_kernels_are_as_good_as_plain_torch(shape, dtype, algorithm):
 
 @both
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_fused_normalisation_and_temperature(dtype, algorithm):
-    make = partial(draw_shift, batch=1, heads=4, queries=33, keys=49, dim=10, masked=True)
+@pytest.mark.parametrize("dim", [10, 20])
+def test_fused_normalisation_and_temperature(dim, dtype, algorithm):
+    make = partial(draw_shift, batch=1, heads=4, queries=33, keys=49, dim=dim, masked=True)
     assert_as_good_as_plain(partial(fused_shift, algorithm), shift_equation, make, dtype, draws=4)
 
 
-@both
 @pytest.mark.usefixtures("few_processors")
-def test_several_splits_and_blocks_add_up(algorithm):
-    make = partial(draw, batch=1, heads=1, queries=540, dim=8, width=8)
+@pytest.mark.parametrize(
+    ("algorithm", "width"), [("direct", 8), ("efficient", 8), ("efficient", 17)]
+)
+def test_several_splits_and_blocks_add_up(algorithm, width):
+    make = partial(draw, batch=1, heads=1, queries=540, dim=8, width=width)
     assert_as_good_as_plain(partial(fused, algorithm), equation, make, torch.float32, draws=1)
+
+
+def test_narrow_heads_can_take_the_passes_of_wide_ones(monkeypatch):
+    monkeypatch.setattr(settings, "ONE_PASS_WIDTH", 0)
+    make = partial(draw_shift, batch=1, heads=4, queries=33, keys=49, dim=10, masked=True)
+    run = partial(fused_shift, "efficient")
+    assert_as_good_as_plain(run, shift_equation, make, torch.float32, draws=4)
 
 
 @both
@@ -213,7 +224,7 @@ def test_what_cannot_run_says_why(monkeypatch):
 def test_products_stay_whole_on_hopper(normalised):
     command = [sys.executable, "benchmarks/machine_code.py", *normalised]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert len(told.splitlines()) == 4 * 12
+    assert len(told.splitlines()) == 10 + 3 * 12
     assert "SERIALISED" not in told
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "load_rows",
     "load_share",
     "output_factor",
+    "packed",
     "product",
     "pull_back",
     "row_factors",
@@ -45,6 +46,20 @@ def settle(product):
             "mov.b32 $0, $1;", "=r,r", [product], dtype=tl.float32, is_pure=True, pack=1
         )
     return product
+
+
+@triton.jit
+def packed(x):
+    """The same numbers, neighbours of a thread two to a register where they are bfloat16.
+
+    Used several times, two numbers that do not come out of memory together are else put together
+    again for each use.
+    """
+    if _COMPILED and x.dtype == tl.bfloat16:
+        return tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=2
+        )
+    return x
 
 
 @triton.jit
@@ -159,14 +174,17 @@ def lengths(
 
 
 @triton.jit
-def add_parts(parts_ptr, out_ptr, parts, size, BLOCK: tl.constexpr):
-    """Partial sums (parts, size) added up in order."""
+def add_parts(parts_ptr, head_ptr, tail_ptr, parts, head, size, BLOCK: tl.constexpr):
+    """Partial sums (parts, size) added up in order: the first `head` of them, and the others."""
     places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
     for _ in range(parts):
         total += tl.load(parts_ptr + places, mask=places < size, other=0.0)
         parts_ptr += size
-    tl.store(out_ptr + places, total.to(out_ptr.dtype.element_ty), mask=places < size)
+    in_head = places < head
+    tl.store(head_ptr + places, total.to(head_ptr.dtype.element_ty), mask=in_head)
+    in_tail = (places >= head) & (places < size)
+    tl.store(tail_ptr + places - head, total.to(tail_ptr.dtype.element_ty), mask=in_tail)
 
 
 @triton.jit

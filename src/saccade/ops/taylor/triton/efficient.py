@@ -9,7 +9,7 @@ from saccade.ops.taylor.triton import settings
 from saccade.ops.taylor.triton.efficient_kernels import gradients, unfold, values
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_div, multiprocessors
 from saccade.ops.taylor.triton.rows import quotient_gradients, temperature_gradient
-from saccade.ops.taylor.triton.sums import row_moments, row_state
+from saccade.ops.taylor.triton.sums import row_sums
 
 __all__ = ["run_efficient", "run_efficient_backward"]
 
@@ -100,8 +100,7 @@ def _gradient(
 def run_efficient(p: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Output (B, H, N, E), row sums over N (B H, N), the state and the smaller sums."""
     f = p.form
-    sums, alpha = row_moments(p)
-    state = row_state(p, alpha)
+    state, sums = row_sums(p)
     out = p.new(f.batch, f.heads, f.queries, f.width)
     total = p.numbers(f.batch_heads, f.queries)
     launch = _values_launch(f, True)
@@ -115,8 +114,7 @@ def run_efficient_backward(
     """Gradients of q, k, v and the temperature."""
     dy, dz = quotient_gradients(p, grad, out, total)
     dq, dt = _gradient(p, p.q, dy, dz, state, sums)
-    sums, alpha = row_moments(p, (dy, dz))
-    state = row_state(p, alpha, (dy, dz))
+    state, sums = row_sums(p, (dy, dz))
     dv = p.new(*p.v.shape)
     _values_launch(p.form, False)(p.k, p.key_mask, p.temperature, p.q, state, sums, dv, sums)
     dk, _ = _gradient(p, p.k, p.v, None, state, sums)

@@ -33,6 +33,7 @@ from saccade.ops.taylor.triton.blocks import (
     load_rows,
     load_share,
     output_factor,
+    packed,
     product,
     pull_back,
     row_factors,
@@ -40,7 +41,15 @@ from saccade.ops.taylor.triton.blocks import (
     store_rows,
 )
 
-__all__ = ["accumulate", "gradients", "moments", "unfold", "values"]
+__all__ = [
+    "accumulate",
+    "feature_of_row",
+    "gradients",
+    "moments",
+    "turned_outer",
+    "unfold",
+    "values",
+]
 
 
 @triton.jit
@@ -59,16 +68,23 @@ def _outer(x, y):
 
 
 @triton.jit
-def _turned_outer(x, y):
+def turned_outer(x, y):
     """(rows, 16), (rows, 16) -> (256, rows): the features as rows.
 
     Feature (i, j) is in the row (i % 4, i // 4, j % 2, j // 2). In that order the numbers that a
     thread needs of x, and of y, are neighbours, and both come from shared memory as they lie there.
     """
     rows: tl.constexpr = x.shape[0]
-    x = tl.permute(tl.reshape(x, (rows, 4, 4)), (2, 1, 0))
-    y = tl.permute(tl.reshape(y, (rows, 8, 2)), (2, 1, 0))
+    x = packed(tl.permute(tl.reshape(x, (rows, 4, 4)), (2, 1, 0)))
+    y = packed(tl.permute(tl.reshape(y, (rows, 8, 2)), (2, 1, 0)))
     return tl.reshape(x[:, :, None, None, :] * y[None, None, :, :, :], (256, rows))
+
+
+@triton.jit
+def feature_of_row():
+    """Which feature 16 i + j each row of `turned_outer` is."""
+    row = tl.arange(0, 256)
+    return (row // 16 % 4 * 4 + row // 64) * 16 + row % 8 * 2 + row // 8 % 2
 
 
 @triton.jit
@@ -140,15 +156,12 @@ def accumulate(
         w = w.to(DTYPE)
         x_m = _columns(x_base, keep, m * 16, D, xn, xd, 16, EVEN, DTYPE)
         x_n = _columns(x_base, keep, n * 16, D, xn, xd, 16, EVEN, DTYPE)
-        acc = settle(product(_turned_outer(x_m, x_n), w, acc, PRECISION))
+        acc = settle(product(turned_outer(x_m, x_n), w, acc, PRECISION))
         x_base += BLOCK * xn
         w_base += BLOCK * wn
     state = state_ptr + (split * tl.num_programs(2) + bh).to(tl.int64) * PAIRS * 256 * E
-    # Features back in order; off-diagonal pairs count twice.
-    row = tl.arange(0, 256)
-    i, j = row // 16 % 4 * 4 + row // 64, row % 8 * 2 + row // 8 % 2
-    acc *= tl.where(m == n, value, 2 * value)
-    place = state + (t * 256 + i * 16 + j)[:, None] * E + wide[None, :]
+    acc *= tl.where(m == n, value, 2 * value)  # off-diagonal pairs count twice
+    place = state + (t * 256 + feature_of_row())[:, None] * E + wide[None, :]
     tl.store(place, acc.to(state_ptr.dtype.element_ty), mask=(wide < E)[None, :])
 
 

@@ -9,14 +9,18 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["Blocks", "blocks_for"]
+__all__ = ["ONE_PASS_WIDTH", "Blocks", "blocks_for"]
+
+# Heads up to this width take all sums over keys, or queries, in one kernel (`narrow_sums`, which
+# has a single tile); 0 takes `moments` and `accumulate` for all.
+ONE_PASS_WIDTH = 16
 
 
 class Blocks(NamedTuple):
     """How one kernel is launched.
 
     Attributes:
-        rows: Rows a program; 0 for `accumulate` and `moments`, which go over all of a part.
+        rows: Rows a program; 0 for sums over rows, which go over all of a part.
         block: Length of a step of the inner loop; for `values` and `gradients`, how many of a
             tile's 16 columns a step takes.
         warps: Warps a program.
@@ -58,7 +62,7 @@ _HALF: dict[str, dict[int, Blocks]] = {
     },
     "accumulate": {
         16: Blocks(0, 64, 4, 3, resident=4),
-        32: Blocks(0, 64, 4, 3, resident=3),
+        32: Blocks(0, 64, 4, 3, resident=3, registers=168),
         64: Blocks(0, 64, 4, 3, resident=2),
         128: Blocks(0, 128, 8, 3),
     },
@@ -67,6 +71,7 @@ _HALF: dict[str, dict[int, Blocks]] = {
         64: Blocks(0, 64, 4, 3, resident=2),
         128: Blocks(0, 64, 8, 3),
     },
+    "narrow_sums": {16: Blocks(0, 64, 4, 3, resident=3, registers=168)},
     "values": {
         16: Blocks(64, 16, 4, 3),
         32: Blocks(64, 16, 4, 2),
@@ -86,6 +91,7 @@ _SINGLE: dict[str, dict[int, Blocks]] = {
     "direct_keys": {64: Blocks(64, 32, 4, 2), 128: Blocks(64, 32, 8, 1)},
     "accumulate": {64: Blocks(0, 32, 8, 2), 128: Blocks(0, 32, 8, 1)},
     "moments": {64: Blocks(0, 64, 4, 2), 128: Blocks(0, 32, 8, 1)},
+    "narrow_sums": {16: Blocks(0, 32, 4, 2)},
     "values": {64: Blocks(64, 16, 8, 1), 128: Blocks(64, 16, 8, 1)},
     "gradients": {64: Blocks(64, 16, 8, 1), 128: Blocks(64, 16, 8, 1)},
 }

@@ -5,6 +5,7 @@ idle; partial sums are added in a fixed order.
 """
 
 import functools
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,12 +14,16 @@ from saccade.ops.launches import Launch
 from saccade.ops.taylor.triton import settings
 from saccade.ops.taylor.triton.blocks import add_parts
 from saccade.ops.taylor.triton.efficient_kernels import accumulate, moments
+from saccade.ops.taylor.triton.narrow_kernels import narrow_sums
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_div, multiprocessors
 from saccade.ops.taylor.triton.settings import Blocks
 
-__all__ = ["Gradients", "row_moments", "row_state"]
+__all__ = ["Gradients", "row_moments", "row_state", "row_sums"]
 
 _PART_BLOCK = 1024
+
+Numbers = tuple[int | float, ...]
+Constants = dict[str, Any]
 
 Gradients = tuple[Tensor, Tensor]
 """dy (B, H, N, E) and dz (B H, N): with them sums go over queries, else over keys and values."""
@@ -36,8 +41,9 @@ def _splits(f: Form, tokens: int, size: Blocks, programs: int) -> tuple[int, int
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
-def _add_launch(parts: int, size: int) -> Launch:
-    return Launch(add_parts, (ceil_div(size, _PART_BLOCK),), (parts, size), {"BLOCK": _PART_BLOCK})
+def _add_launch(parts: int, head: int, size: int) -> Launch:
+    grid = (ceil_div(size, _PART_BLOCK),)
+    return Launch(add_parts, grid, (parts, head, size), {"BLOCK": _PART_BLOCK})
 
 
 def _add(p: Problem, parts: Tensor, dtype: torch.dtype) -> Tensor:
@@ -45,14 +51,21 @@ def _add(p: Problem, parts: Tensor, dtype: torch.dtype) -> Tensor:
     if len(parts) == 1:
         return parts[0]
     total = p.new(*parts.shape[1:], dtype=dtype)
-    _add_launch(len(parts), total.numel())(parts, total)
+    _add_launch(len(parts), total.numel(), total.numel())(parts, total, total)
     return total
 
 
-@functools.lru_cache(maxsize=KEPT_FORMS)
-def _moments_launch(f: Form, of_queries: bool, mixed: bool) -> Launch:
+def row_sums(p: Problem, gradients: Gradients | None = None) -> tuple[Tensor, Tensor]:
+    """The state (B H, pairs * 256, E) and the smaller sums."""
+    if max(p.form.dim, p.form.width) <= settings.ONE_PASS_WIDTH:
+        return _narrow_sums(p, gradients)
+    moments, alpha = row_moments(p, gradients)
+    return row_state(p, alpha, gradients), moments
+
+
+def _loop(f: Form, size: Blocks, of_queries: bool) -> tuple[int, Numbers, Constants]:
+    """Into how many parts the rows are split, and what a loop over one of them takes."""
     tokens, x_stride, w_stride = f.rows(of_queries=of_queries)
-    size = settings.blocks_for("moments", max(f.dim, f.width), f.operands)
     parts, per_split = _splits(f, tokens, size, f.batch_heads)
     over = 1 / max(1, f.keys)
     numbers = (
@@ -61,14 +74,45 @@ def _moments_launch(f: Form, of_queries: bool, mixed: bool) -> Launch:
     )  # fmt: skip
     constants = {
         "BLOCK": size.block,
-        "FOLD": max(1, 64 // f.padded_dim),
-        "MIXED": mixed,
         "TEMPERED": of_queries and f.normalised,
         "WEIGHTED": of_queries,
         "EVEN": f.is_even(tokens, per_split),
         **f.flags(masked=not of_queries),
         **size.options(),
     }
+    return parts, numbers, constants
+
+
+@functools.lru_cache(maxsize=KEPT_FORMS)
+def _narrow_launch(f: Form, of_queries: bool) -> Launch:
+    size = settings.blocks_for("narrow_sums", 16, f.operands)
+    parts, numbers, constants = _loop(f, size, of_queries)
+    part = f.batch_heads * (256 * f.width + f.moments_size)
+    del constants["DP"], constants["EP"]
+    return Launch(narrow_sums, (parts, f.batch_heads), (*numbers, part), constants)
+
+
+def _narrow_sums(p: Problem, gradients: Gradients | None) -> tuple[Tensor, Tensor]:
+    f = p.form
+    x, w, r = (p.k, p.v, p.k) if gradients is None else (p.q, *gradients)
+    launch = _narrow_launch(f, gradients is not None)
+    parts, part = launch.grid[0], launch.numbers[-1]
+    state = p.new(f.batch_heads, 256, f.width, dtype=f.operands)
+    moments = p.numbers(f.batch_heads, f.moments_size)
+    if parts == 1:
+        launch(x, w, r, p.key_mask, p.temperature, state, moments)
+    else:
+        buffer, head = p.numbers(parts * part), state.numel()
+        launch(x, w, r, p.key_mask, p.temperature, buffer, buffer[head:])
+        _add_launch(parts, head, part)(buffer, state, moments)
+    return state, moments
+
+
+@functools.lru_cache(maxsize=KEPT_FORMS)
+def _moments_launch(f: Form, of_queries: bool, mixed: bool) -> Launch:
+    size = settings.blocks_for("moments", max(f.dim, f.width), f.operands)
+    parts, numbers, constants = _loop(f, size, of_queries)
+    constants |= {"FOLD": max(1, 64 // f.padded_dim), "MIXED": mixed}
     return Launch(moments, (parts, f.batch_heads), numbers, constants)
 
 
