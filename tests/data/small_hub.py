@@ -19,12 +19,14 @@ class SmallHub(ThreadingHTTPServer):
 
     Attributes:
         sent: For every request of a part of a file, the file's name and the number of bytes.
+        revisions: Those that were asked for by name.
     """
 
     def __init__(self, root: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.root = root
         self.sent: list[tuple[str, int]] = []
+        self.revisions: set[str] = set()
 
     @property
     def url(self) -> str:
@@ -42,7 +44,8 @@ class _Handler(BaseHTTPRequestHandler):
             {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": "b" * 40}
             for file in sorted(self.server.root.iterdir())
         ]
-        if re.fullmatch(rf"/api/datasets/{SET}(/revision/\w+)?", path):
+        if found := re.fullmatch(rf"/api/datasets/{SET}(?:/revision/(\w+))?", path):
+            self.server.revisions.add(found[1])
             self._answer(200, _encoded({"id": SET, "sha": REVISION, "siblings": []}))
         elif path == f"/api/datasets/{SET}/tree/{REVISION}":
             self._answer(200, _encoded(files))

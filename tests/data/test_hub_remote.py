@@ -108,6 +108,9 @@ def test_only_what_is_needed_is_fetched(tmp_path: Path) -> None:
         assert 50 <= counts(hub)["images"] <= 70  # a window has twenty row groups of two
         assert ask("load", **data) == 400
         assert counts(hub) == {"images": 210, "labels": 0}
+        assert "v1" not in hub.revisions
+        assert ask("load", **streamed | {"name": f"hf:{SET}@v1"}) == 400
+        assert "v1" in hub.revisions
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub (`hf:<name>`): they never lie whole on the disk.
+"""Data sets of the Hugging Face hub (`hf:<name>`, `hf:<name>@<revision>`), not stored on the disk.
 
 A set whose decoded images fit in `data.resident_gib` is read once and kept in memory as bytes. A
 larger one is streamed: every epoch fetches its row groups anew. Only sets of parquet files can be,
@@ -8,6 +8,7 @@ since these tell the labels without the images (`shards`); that is what the hub 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,10 +41,10 @@ def load_hub(config: DataConfig) -> tuple[Split, Split, tuple[str, ...]]:
     if "train" not in parts:
         raise DataError(f"{config.name}: no 'train' split, only {', '.join(parts) or 'none'}")
     image, label, names = _columns(config.name, parts["train"].features)
-    files = {part: [str(url) for url in urls] for part, urls in builder.config.data_files.items()}
-    if all(url.endswith(".parquet") for urls in files.values() for url in urls):
+    files = builder.config.data_files or {}
+    if files and all(str(url).endswith(".parquet") for urls in files.values() for url in urls):
         loaded = {
-            part: _sharded(files[part], image, label, config)
+            part: _sharded([str(url) for url in files[part]], image, label, config)
             for part in ("train", *_TEST_NAMES)
             if part in parts
         }
@@ -57,9 +58,11 @@ def load_hub(config: DataConfig) -> tuple[Split, Split, tuple[str, ...]]:
 
 def _open(config: DataConfig) -> tuple[Any, Any]:
     """The set's builder, which knows its files, and its parts by name."""
-    name = config.name.removeprefix(HUB_PREFIX)
+    name, revision = config.name.removeprefix(HUB_PREFIX), None
     if not name:
         raise ConfigError("data.name='hf:': wants hf:<name>, such as hf:uoft-cs/cifar10")
+    if not Path(name).exists() and "@" in name:
+        name, revision = name.split("@", 1)
     try:
         from datasets import load_dataset_builder
     except ImportError:
@@ -67,7 +70,7 @@ def _open(config: DataConfig) -> tuple[Any, Any]:
             f"data.name={config.name!r} needs the datasets package: pip install datasets"
         ) from None
     try:
-        builder = load_dataset_builder(name)
+        builder = load_dataset_builder(name, revision=revision)
         return builder, builder.as_streaming_dataset()
     except ConnectionError as error:
         raise DataError(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -32,13 +34,18 @@ def kept_labels(names: Sequence[str], read: Callable[[], Tensor]) -> Tensor:
     path = cache_dir() / "labels" / f"{digest}.safetensors"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path.with_suffix(".lock"))
-        lock.acquire()
-    except OSError:  # a cache that cannot be written is not worth failing for
+        with FileLock(path.with_suffix(".lock")):
+            labels = _stored(path)
+            if labels is None:
+                labels = read()
+                write_atomically(path, save({"labels": labels}))
+            return labels
+    except OSError:  # the cache cannot be written to
         return read()
-    with lock:
-        if path.exists():
-            return load(path.read_bytes())["labels"]
-        labels = read()
-        write_atomically(path, save({"labels": labels}))
-        return labels
+
+
+def _stored(path: Path) -> Tensor | None:
+    try:
+        return load(path.read_bytes())["labels"]
+    except (OSError, SafetensorError, KeyError):
+        return None

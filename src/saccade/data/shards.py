@@ -164,7 +164,7 @@ def read_shards(urls: Sequence[str], image: str, label: str) -> tuple[Shards, Te
     def read_labels(url: str, metadata: Any) -> np.ndarray:
         with _opened(url, metadata) as file:
             column = file.read(columns=[label]).column(0)
-        return np.asarray(column.fill_null(-1).to_numpy(), dtype=np.int64)
+            return np.asarray(column.fill_null(-1).to_numpy(), dtype=np.int64)
 
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         metadata = list(pool.map(read_end, urls))
