@@ -57,6 +57,18 @@ def test_rooms_are_those_of_the_architecture_page():
     assert named == present
 
 
+@pytest.mark.slow
+def test_the_pinned_versions_suit_every_extra():
+    pip = [sys.executable, "-m", "pip", "install", "--dry-run", "-c", "constraints.txt"]
+    done = subprocess.run(
+        [*pip, "-e", ".[all,dev]"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert "conflicting dependencies" not in done.stderr, done.stderr
+    if done.returncode != 0:
+        pytest.skip(f"no package index can be reached: {done.stderr.splitlines()[-1]}")
+    assert "Would install" in done.stdout
+
+
 def test_no_file_is_too_long_to_read():
     for path in (ROOT / "src").rglob("*.py"):
         assert len(path.read_text().splitlines()) <= 500, path
