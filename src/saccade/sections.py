@@ -181,6 +181,9 @@ class TrainConfig(Section):
         accumulation: Pieces each rank cuts its share of the batch into.
         ema_decay: Decay of the averaged weights that are then evaluated; off where left out.
         early_stopping_patience: Epochs without a better validation accuracy before stopping.
+        compile: Compile the blocks with torch.compile.
+        cuda_graph: On one GPU, record a step once and play it again, so that the host does not
+            hold up the device. Steps in float16 or with `grad_checkpointing` are not recorded.
         evaluate_with: Weights the test set sees: the best on validation, or the last.
     """
 
@@ -192,6 +195,7 @@ class TrainConfig(Section):
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     label_smoothing: BelowOne = 0.0
     compile: bool = False
+    cuda_graph: bool = True
     grad_checkpointing: bool = False
     deterministic: bool = False
     early_stopping_patience: Count | None = None

@@ -108,7 +108,7 @@ def test_moving_average_is_the_recurrence() -> None:
         for p in model.parameters():
             p.data.add_(torch.randn_like(p))
         model(torch.randn(8, 3, dtype=torch.float64))
-        average.update(step)
+        average.update(torch.tensor(average.share(step), dtype=torch.float64))
         decay = min(0.5, (1 + step) / (10 + step))
         for key, live in model.state_dict().items():
             kept = decay * expected[key] + (1 - decay) * live

@@ -6,8 +6,9 @@ Layout (B, N, C); the class token, where there is one, comes first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -69,6 +70,18 @@ def _init_linears(part: nn.Module | None, std: float) -> None:
                 nn.init.zeros_(module.bias)
 
 
+def _call(
+    block: nn.Module, x: Tensor, key_mask: Tensor | None, grid: tuple[int, int] | None
+) -> Tensor:
+    out: Tensor = block(x, key_mask, grid)
+    return out
+
+
+@cache
+def _compiled_call() -> Callable[..., Tensor]:
+    return torch.compile(_call)
+
+
 class Transformer(HubModel):
     """Pre-norm blocks between an embedding, which subclasses own, and a classifier.
 
@@ -86,7 +99,7 @@ class Transformer(HubModel):
         self.config, self.name = config, name
         self.embed_dim = self.num_features = config.embed_dim
         self.num_prefix_tokens = int(config.class_token)
-        self.grad_checkpointing = False
+        self.grad_checkpointing = self.compiled_blocks = False
         cls_token = nn.Parameter(torch.empty(1, 1, config.embed_dim))
         self.register_parameter("cls_token", cls_token if config.class_token else None)
         self.pos_drop = nn.Dropout(config.pos_drop_rate)
@@ -150,11 +163,12 @@ class Transformer(HubModel):
         key_mask: Tensor | None = None,
         grid: tuple[int, int] | None = None,
     ) -> Tensor:
-        """One block, recomputed in the backward pass where checkpointing is on."""
+        """One block, compiled and recomputed in the backward pass where the model is set so."""
+        call = _compiled_call() if self.compiled_blocks and self.training else _call
         if self.grad_checkpointing and torch.is_grad_enabled():
-            out: Tensor = checkpoint(block, x, key_mask, grid, use_reentrant=False)
+            out: Tensor = checkpoint(call, block, x, key_mask, grid, use_reentrant=False)
         else:
-            out = block(x, key_mask, grid)
+            out = call(block, x, key_mask, grid)
         return out
 
     def pool(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
@@ -222,6 +236,10 @@ class Transformer(HubModel):
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute blocks in the backward pass: less memory, one more forward pass."""
         self.grad_checkpointing = enable
+
+    def set_compiled_blocks(self, enable: bool = True) -> None:
+        """Compile the blocks while training: one or two compilations serve all of a model's."""
+        self.compiled_blocks = enable
 
     def no_weight_decay(self) -> set[str]:
         """Parameters that weight decay should leave alone: tokens, positions, head scalars."""

@@ -24,11 +24,11 @@ class FiniteGuard:
         self._first_bad = torch.full((), -1, dtype=torch.int64, device=device)
         self.found_inf = torch.zeros((), device=device)
 
-    def watch(self, step: int, loss: Tensor, norm: Tensor) -> None:
+    def watch(self, step: int | Tensor, loss: Tensor, norm: Tensor) -> None:
         """Judge one step; after a bad one `found_inf` stays 1."""
         bad = ~torch.isfinite(loss.detach() + norm)
-        self._first_bad = torch.where(bad & (self._first_bad < 0), step, self._first_bad)
-        self.found_inf = (self._first_bad >= 0).float()
+        self._first_bad.copy_(torch.where(bad & (self._first_bad < 0), step, self._first_bad))
+        self.found_inf.copy_(self._first_bad >= 0)
 
     def bad_step(self) -> int:
         """The first bad step, or -1. This waits for the device."""

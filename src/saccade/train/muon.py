@@ -50,7 +50,7 @@ class BatchedMuon(Muon):
         )
         rows, columns = weights.shape[1:]
         moved = weights * (1 - lr * group["weight_decay"])
-        moved.add_(update, alpha=-lr * max(1.0, rows / columns) ** 0.5)
+        moved -= update.to(moved.dtype) * (lr * max(1.0, rows / columns) ** 0.5)
         if (found_inf := getattr(self, "found_inf", None)) is not None:
             moved = torch.where(found_inf > 0, weights, moved)
             after = torch.where(found_inf > 0, before, after)

@@ -18,7 +18,14 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from saccade.config import OptimConfig
 from saccade.train.muon import BatchedMuon, MaskedMuon
 
-__all__ = ["Lion", "build_optimisers", "hidden_matrices", "undecayed", "update_learning_rate"]
+__all__ = [
+    "Lion",
+    "build_optimisers",
+    "hidden_matrices",
+    "make_recordable",
+    "undecayed",
+    "update_learning_rate",
+]
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]]
 
@@ -53,7 +60,7 @@ class Lion(Optimizer):
         if (found_inf := getattr(self, "found_inf", None)) is not None:
             update = torch.where(found_inf > 0, 0.0, update)
             decayed = torch.where(found_inf > 0, momentum, decayed)
-        p.sub_(update, alpha=group["lr"])
+        p.sub_(update * group["lr"])
         momentum.copy_(decayed)
 
 
@@ -99,10 +106,22 @@ def build_optimisers(
 
 
 def update_learning_rate(optimisers: Iterable[Optimizer], factor: float) -> None:
-    """Set every group's learning rate to its base times `factor`."""
+    """Set every group's learning rate to its base times `factor`; tensors stay where they are."""
     for optimiser in optimisers:
         for group in optimiser.param_groups:
-            group["lr"] = group["base_lr"] * factor
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(group["base_lr"] * factor)
+            else:
+                group["lr"] = group["base_lr"] * factor
+
+
+def make_recordable(optimisers: Iterable[Optimizer], device: torch.device) -> None:
+    """Have the optimisers read all that changes from step to step from the device."""
+    for optimiser in optimisers:
+        for group in optimiser.param_groups:
+            group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=device)
+            if "capturable" in group:
+                group["capturable"] = True
 
 
 def _groups(

@@ -35,6 +35,7 @@ CHANGEABLE = {
     "train.accumulation",
     "train.eval_batch_size",
     "train.compile",
+    "train.cuda_graph",
     "train.grad_checkpointing",
     "run.checkpoint_every_steps",
     "run.checkpoint_every_epochs",

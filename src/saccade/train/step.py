@@ -6,6 +6,7 @@ rank), so a step can be played again and a resumed run draws what an uninterrupt
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import blake2b
 
 import torch
@@ -17,7 +18,8 @@ from saccade.config import Config
 from saccade.data import Batch
 from saccade.train.distributed import Ranks
 from saccade.train.guard import FiniteGuard, first_bad_layer
-from saccade.train.optimisers import build_optimisers, update_learning_rate
+from saccade.train.optimisers import build_optimisers, make_recordable, update_learning_rate
+from saccade.train.recording import Recording
 from saccade.train.weights import MovingAverage
 
 __all__ = ["PRECISIONS", "Stepper", "masked_loss"]
@@ -44,7 +46,7 @@ class Stepper:
         ranks: The processes that share the step.
 
     Attributes:
-        model: The network as it is called in training: wrapped, compiled.
+        model: The network as it is called in training: wrapped for the ranks.
         guard: Knows of non-finite steps.
         loss_sum: Sum of the losses since the totals were last set, on the device.
         counts: Right predictions and images since then, on the device.
@@ -53,10 +55,7 @@ class Stepper:
     def __init__(self, network: nn.Module, config: Config, ranks: Ranks) -> None:
         self.network, self.config, self.ranks = network, config, ranks
         self.autocast = PRECISIONS[config.train.precision]
-        self.wrapped = ranks.wrap(network, config.train.strategy)
-        self.model: nn.Module = self.wrapped
-        if config.train.compile:
-            self.model = torch.compile(self.wrapped)  # type: ignore[assignment]
+        self.model = ranks.wrap(network, config.train.strategy)
         self.sharded = ranks.world_size > 1 and config.train.strategy == "fsdp"
         self.optimisers = build_optimisers(network, config.optim, fused=not self.sharded)
         self.scaler = torch.amp.GradScaler(
@@ -66,13 +65,19 @@ class Stepper:
         self.average = MovingAverage(network, decay) if decay is not None else None
         self.guard = FiniteGuard(ranks.device)
         self._params = [p for p in network.parameters() if p.requires_grad]
-        self.set_totals(0.0, 0, 0)
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=ranks.device)
+        self.counts = torch.zeros(2, dtype=torch.int64, device=ranks.device)
+        self._number = torch.zeros((), dtype=torch.int64, device=ranks.device)
+        self._share = torch.zeros((), device=ranks.device)
+        self._take: Callable[[Batch], Tensor] = self._step
+        if self._is_recordable():
+            make_recordable(self.optimisers, ranks.device)
+            self._take = Recording(self._step)
 
     def set_totals(self, loss_sum: float, correct: int, seen: int) -> None:
         """Set what this process has summed so far."""
-        device = self.ranks.device
-        self.loss_sum = torch.tensor(loss_sum, dtype=torch.float64, device=device)
-        self.counts = torch.tensor([correct, seen], dtype=torch.int64, device=device)
+        self.loss_sum.fill_(loss_sum)
+        self.counts.copy_(torch.tensor([correct, seen]))
 
     def totals(self) -> tuple[float, int, int]:
         """Loss sum, right predictions and images over all processes. This waits for the device."""
@@ -88,9 +93,26 @@ class Stepper:
         """
         self._seed(step)
         update_learning_rate(self.optimisers, factor)
+        self._number.fill_(step)
+        if self.average is not None:
+            self._share.fill_(self.average.share(step + 1))
+        return self._take(batch)
+
+    def _is_recordable(self) -> bool:
+        train, ranks = self.config.train, self.ranks
+        alone = ranks.device.type == "cuda" and ranks.world_size == 1
+        return (
+            train.cuda_graph
+            and alone
+            and train.precision != "fp16"
+            and not train.grad_checkpointing
+        )
+
+    def _step(self, batch: Batch) -> Tensor:
+        """All of a step that the device does; what changes it reads from tensors."""
         loss = self._backward(self.model, batch)
         norm = self._gradient_norm()
-        self.guard.watch(step, loss, norm)
+        self.guard.watch(self._number, loss, norm)
         if self.sharded and self.guard.bad_step() >= 0:
             return loss
         if self.config.optim.clip_norm is not None:
@@ -102,13 +124,15 @@ class Stepper:
         self.scaler.update()
         self._forget_gradients()
         if self.average is not None:
-            self.average.update(step + 1)
+            self.average.update(self._share)
         return loss
 
     def replay(self, batch: Batch, step: int) -> str | None:
         """Play a step again without taking it; say where it first was not finite."""
         self._seed(step)
         self._forget_gradients()
+        if self.config.train.compile:
+            self.network.set_compiled_blocks(False)  # type: ignore[operator]
         return first_bad_layer(self.network, lambda: self._backward(self.network, batch))
 
     def _seed(self, step: int) -> None:
@@ -122,7 +146,7 @@ class Stepper:
         chunks = list(zip(*(tensor.chunk(pieces) for tensor in rows), strict=True))
         loss = torch.zeros((), device=self.ranks.device)
         for number, (images, targets, valid) in enumerate(chunks):
-            with self.ranks.syncing(self.wrapped, now=number == len(chunks) - 1):
+            with self.ranks.syncing(self.model, now=number == len(chunks) - 1):
                 with torch.autocast(
                     self.ranks.device.type, self.autocast, enabled=self.autocast is not None
                 ):

@@ -56,11 +56,16 @@ class MovingAverage:
         self._live = [live[name] for name in floating]
         self._counts = [(self.weights[name], live[name]) for name in live.keys() - set(floating)]
 
+    def share(self, step: int) -> float:
+        """How far to move after optimiser step number `step` (1 is the first)."""
+        return 1 - min(self.decay, (1 + step) / (10 + step))
+
     @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Move towards the live weights, after optimiser step number `step` (1 is the first)."""
-        decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self._averages, self._live, 1 - decay)
+    def update(self, share: Tensor) -> None:
+        """Move by a share (a scalar on the device) of the way to the live weights."""
+        ways = torch._foreach_sub(self._live, self._averages)
+        torch._foreach_mul_(ways, share)
+        torch._foreach_add_(self._averages, ways)
         for average, live in self._counts:
             average.copy_(live)
 

@@ -1,0 +1,78 @@
+"""Recorded steps against steps that are asked for launch by launch, on a GPU."""
+
+import warnings
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from saccade.data import Batch
+from saccade.errors import TrainingError
+from saccade.runs import RunFolder
+from saccade.train import train
+from saccade.train.recording import Recording
+from tests.train.tiny_runs import tiny
+
+pytestmark = pytest.mark.gpu
+
+
+def weights(path, *overrides, resume=False):
+    """Last and averaged weights of a run on the GPU, and what it summed up to."""
+    config = tiny("train.device=cuda", "train.deterministic=true", *overrides)
+    summary = train(config, path, quiet=True, resume=resume)
+    checkpoint, _ = RunFolder(path).newest_intact()
+    files = [load_file(checkpoint.path / f"{name}.safetensors") for name in ("model", "average")]
+    return files, summary["test_accuracy"]
+
+
+@pytest.mark.parametrize("optimiser", ["adamw", "adam", "sgd", "lion", "muon"])
+def test_recorded_steps_are_the_same_steps(tmp_path, optimiser):
+    overrides = (f"optim.name={optimiser}", "optim.clip_norm=1.0", "train.label_smoothing=0.1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        recorded, accuracy = weights(tmp_path / "recorded", *overrides)
+    stepped, other = weights(tmp_path / "stepped", *overrides, "train.cuda_graph=false")
+    assert accuracy == other
+    for ours, theirs in zip(recorded, stepped, strict=True):
+        for name, tensor in theirs.items():
+            torch.testing.assert_close(ours[name], tensor, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_compiled_steps_are_recorded(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        _, accuracy = weights(tmp_path / "run", "train.compile=true", "train.precision=bf16")
+    assert accuracy > 0.3
+
+
+def test_a_recorded_step_that_is_not_finite_stops_the_run(tmp_path):
+    config = tiny("train.device=cuda", "optim.lr=1e30", "optim.clip_norm=null")
+    with pytest.raises(TrainingError, match="not finite, first in the"):
+        train(config, tmp_path / "run", quiet=True)
+
+
+def test_what_cannot_be_recorded_is_stepped_and_said():
+    def step(batch):
+        return torch.tensor(batch.images.sum().item())  # waits for the device
+
+    record = Recording(step)
+    ones = torch.ones(4, 1, device="cuda")
+    batch = Batch(ones, ones[:, 0], ones[:, 0], ones[:, 0] > 0)
+    for _ in range(3):
+        assert record(batch) == 4
+    with pytest.warns(RuntimeWarning, match="not recorded"):
+        assert record(batch) == 4
+    assert record(batch) == 4
+
+
+def test_other_shapes_are_stepped():
+    total = torch.zeros((), device="cuda")
+
+    def step(batch):
+        return total.add_(batch.images.sum())
+
+    record = Recording(step)
+    for rows in (4, 4, 4, 4, 2, 4, 2):
+        images = torch.ones(rows, 1, device="cuda")
+        record(Batch(images, images, images, images))
+    assert total == 24
