@@ -243,4 +243,8 @@ def test_a_hundred_random_shapes(seed, dtype, algorithm):
         "dim": pick(8, 128), "width": pick(8, 128), "masked": bool(pick(0, 1)),
     }  # fmt: skip
     make = partial(draw_shift, **shape)
-    assert_as_good_as_plain(partial(fused_shift, algorithm), shift_equation, make, dtype, draws=2)
+    # Of a temperature there is one number a head: a few of them can be exact by luck.
+    draws = -(-24 // shape["heads"])
+    assert_as_good_as_plain(
+        partial(fused_shift, algorithm), shift_equation, make, dtype, draws=draws
+    )

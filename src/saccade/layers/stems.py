@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError
@@ -63,6 +64,8 @@ class Stem(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Tokens (B, N, C) of images (B, in_chans, height, width)."""
         self.check_input(x)
+        if x.is_cuda:  # where convolutions are faster so, and (B, N, C) is no copy afterwards
+            x = x.contiguous(memory_format=torch.channels_last)
         out: Tensor = self.proj(x).flatten(2).transpose(1, 2)
         return out
 

@@ -70,10 +70,8 @@ def _init_linears(part: nn.Module | None, std: float) -> None:
                 nn.init.zeros_(module.bias)
 
 
-def _call(
-    block: nn.Module, x: Tensor, key_mask: Tensor | None, grid: tuple[int, int] | None
-) -> Tensor:
-    out: Tensor = block(x, key_mask, grid)
+def _call(part: nn.Module, *arguments: Any) -> Tensor:
+    out: Tensor = part(*arguments)
     return out
 
 
@@ -99,7 +97,7 @@ class Transformer(HubModel):
         self.config, self.name = config, name
         self.embed_dim = self.num_features = config.embed_dim
         self.num_prefix_tokens = int(config.class_token)
-        self.grad_checkpointing = self.compiled_blocks = False
+        self.grad_checkpointing = self.compiled = False
         cls_token = nn.Parameter(torch.empty(1, 1, config.embed_dim))
         self.register_parameter("cls_token", cls_token if config.class_token else None)
         self.pos_drop = nn.Dropout(config.pos_drop_rate)
@@ -164,7 +162,7 @@ class Transformer(HubModel):
         grid: tuple[int, int] | None = None,
     ) -> Tensor:
         """One block, compiled and recomputed in the backward pass where the model is set so."""
-        call = _compiled_call() if self.compiled_blocks and self.training else _call
+        call = self.caller()
         if self.grad_checkpointing and torch.is_grad_enabled():
             out: Tensor = checkpoint(call, block, x, key_mask, grid, use_reentrant=False)
         else:
@@ -237,9 +235,13 @@ class Transformer(HubModel):
         """Recompute blocks in the backward pass: less memory, one more forward pass."""
         self.grad_checkpointing = enable
 
-    def set_compiled_blocks(self, enable: bool = True) -> None:
-        """Compile the blocks while training: one or two compilations serve all of a model's."""
-        self.compiled_blocks = enable
+    def set_compiled(self, enable: bool = True) -> None:
+        """While training, compile the parts: one or two compilations serve all blocks."""
+        self.compiled = enable
+
+    def caller(self) -> Callable[..., Tensor]:
+        """What calls a part with its arguments: compiled where the model is set so, or plainly."""
+        return _compiled_call() if self.compiled and self.training else _call
 
     def no_weight_decay(self) -> set[str]:
         """Parameters that weight decay should leave alone: tokens, positions, head scalars."""

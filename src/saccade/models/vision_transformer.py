@@ -92,7 +92,7 @@ class VisionTransformer(Transformer):
 
     def embed(self, x: Tensor) -> Tensor:
         """Tokens (B, N, C) of images, with class token and positions."""
-        x = self.add_class_token(self.patch_embed(x))
+        x = self.add_class_token(self.caller()(self.patch_embed, x))
         if self.pos_embed is not None:
             x = x + self.pos_embed
         out: Tensor = self.pos_drop(x)

@@ -82,7 +82,7 @@ class Trainer:
         if config.train.grad_checkpointing:
             network.set_grad_checkpointing(True)  # type: ignore[operator]
         if config.train.compile:
-            network.set_compiled_blocks(True)  # type: ignore[operator]
+            network.set_compiled(True)  # type: ignore[operator]
         self.attention = network.config.attention  # type: ignore[union-attr]
         self.flops = sum(count_flops(cast(VisionTransformer, network)).values())
         self.parameters = sum(p.numel() for p in network.parameters())

@@ -70,8 +70,9 @@ class Stepper:
         self._number = torch.zeros((), dtype=torch.int64, device=ranks.device)
         self._share = torch.zeros((), device=ranks.device)
         self._take: Callable[[Batch], Tensor] = self._step
-        if self._is_recordable():
+        if ranks.device.type == "cuda" and not self.sharded:
             make_recordable(self.optimisers, ranks.device)
+        if self._is_recordable():
             self._take = Recording(self._step)
 
     def set_totals(self, loss_sum: float, correct: int, seen: int) -> None:
@@ -132,7 +133,7 @@ class Stepper:
         self._seed(step)
         self._forget_gradients()
         if self.config.train.compile:
-            self.network.set_compiled_blocks(False)  # type: ignore[operator]
+            self.network.set_compiled(False)  # type: ignore[operator]
         return first_bad_layer(self.network, lambda: self._backward(self.network, batch))
 
     def _seed(self, step: int) -> None:
