@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from functools import partial
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from tiny_models import example, tiny_model
 from torch import nn
 
 from saccade import create_model, list_attentions
-from saccade.models import ViTConfig
+from saccade.models import ViTConfig, transformer
 from saccade.models.config import override
 
 
@@ -152,6 +153,24 @@ def test_copies_and_pickles(name: str) -> None:
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert torch.equal(other(x), model(x))
         assert other.config == model.config
+
+
+def test_blocks_share_their_compilations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    torch._dynamo.reset()
+    transformer._compiled.cache_clear()
+    model = tiny_model("vit_cifar", depth=6, drop_path_rate=0.1).train()
+    x = example(model)
+    torch.manual_seed(0)
+    expected = model(x)
+    model.set_compiled()
+    counters = torch._dynamo.utils.counters["stats"]
+    before = counters["unique_graphs"]
+    torch.manual_seed(0)
+    torch.testing.assert_close(model(x), expected)
+    # The stem, the first block, whose drop path is off, and one that serves all others.
+    assert counters["unique_graphs"] - before == 3
+    transformer._compiled.cache_clear()
 
 
 def test_checkpointed_step_compiles_without_graph_breaks() -> None:

@@ -106,11 +106,19 @@ def test_configs_differ_in_attention_and_seed_alone(tmp_path: Path) -> None:
     assert all(values == plain[0] for values in plain)
 
 
+def test_resume_can_add_seeds(tmp_path: Path) -> None:
+    first = ComparisonFolder.start(tmp_path / "study", tiny_plan(tmp_path, seeds=1), resume=False)
+    more = ComparisonFolder.start(tmp_path / "study", tiny_plan(tmp_path, seeds=3), resume=True)
+    assert more.plan.seeds == (0, 1, 2)
+    assert more.plan.created == first.plan.created
+    assert more.plan.jobs()[: len(first.plan.jobs())] == first.plan.jobs()
+
+
 def test_resume_with_another_plan_is_refused(tmp_path: Path) -> None:
     ComparisonFolder.start(tmp_path / "study", tiny_plan(tmp_path), resume=False)
     changed = [
         (tiny_plan(tmp_path, "optim.lr=0.5"), r"optim.lr \(0.01 -> 0.5\)"),
-        (tiny_plan(tmp_path, seeds=3), r"seeds \(0 1 -> 0 1 2\)"),
+        (tiny_plan(tmp_path, seeds=1), r"seeds \(0 1 -> 0\)"),
         (tiny_plan(tmp_path, folds=3), r"folds \(None -> 3\)"),
         (tiny_plan(tmp_path, attentions=("softmax", "taylor")), "attentions"),
         (tiny_plan(tmp_path, baseline="performer"), "baseline"),

@@ -25,9 +25,13 @@ def weights(path, *overrides, resume=False):
     return files, summary["test_accuracy"]
 
 
-@pytest.mark.parametrize("optimiser", ["adamw", "adam", "sgd", "lion", "muon"])
-def test_recorded_steps_are_the_same_steps(tmp_path, optimiser):
-    overrides = (f"optim.name={optimiser}", "optim.clip_norm=1.0", "train.label_smoothing=0.1")
+KINDS = {name: (f"optim.name={name}",) for name in ("adamw", "adam", "sgd", "lion", "muon")}
+KINDS["compiled"] = ("train.compile=true", "train.precision=bf16")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_recorded_steps_are_the_same_steps(tmp_path, kind):
+    overrides = (*KINDS[kind], "optim.clip_norm=1.0", "train.label_smoothing=0.1")
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         recorded, accuracy = weights(tmp_path / "recorded", *overrides)
@@ -36,13 +40,6 @@ def test_recorded_steps_are_the_same_steps(tmp_path, optimiser):
     for ours, theirs in zip(recorded, stepped, strict=True):
         for name, tensor in theirs.items():
             assert torch.equal(ours[name], tensor), name
-
-
-def test_compiled_steps_are_recorded(tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
-        _, accuracy = weights(tmp_path / "run", "train.compile=true", "train.precision=bf16")
-    assert accuracy > 0.3
 
 
 def test_a_recorded_step_that_is_not_finite_stops_the_run(tmp_path):

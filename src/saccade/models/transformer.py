@@ -70,14 +70,16 @@ def _init_linears(part: nn.Module | None, std: float) -> None:
                 nn.init.zeros_(module.bias)
 
 
-def _call(part: nn.Module, *arguments: Any) -> Tensor:
-    out: Tensor = part(*arguments)
+def _call_block(
+    block: nn.Module, x: Tensor, key_mask: Tensor | None, grid: tuple[int, int] | None
+) -> Tensor:
+    out: Tensor = block(x, key_mask, grid)
     return out
 
 
 @cache
-def _compiled_call() -> Callable[..., Tensor]:
-    return torch.compile(_call)
+def _compiled(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return torch.compile(call)
 
 
 class Transformer(HubModel):
@@ -162,7 +164,7 @@ class Transformer(HubModel):
         grid: tuple[int, int] | None = None,
     ) -> Tensor:
         """One block, compiled and recomputed in the backward pass where the model is set so."""
-        call = self.caller()
+        call = self.part(_call_block)
         if self.grad_checkpointing and torch.is_grad_enabled():
             out: Tensor = checkpoint(call, block, x, key_mask, grid, use_reentrant=False)
         else:
@@ -239,9 +241,9 @@ class Transformer(HubModel):
         """While training, compile the parts: one or two compilations serve all blocks."""
         self.compiled = enable
 
-    def caller(self) -> Callable[..., Tensor]:
-        """What calls a part with its arguments: compiled where the model is set so, or plainly."""
-        return _compiled_call() if self.compiled and self.training else _call
+    def part(self, call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """A function that calls a part of the model, compiled where the model is set so."""
+        return _compiled(call) if self.compiled and self.training else call
 
     def no_weight_decay(self) -> set[str]:
         """Parameters that weight decay should leave alone: tokens, positions, head scalars."""

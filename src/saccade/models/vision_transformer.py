@@ -14,13 +14,18 @@ from torch import Tensor
 
 from saccade.errors import ConfigError
 from saccade.layers.positions import resample_grid_positions, sinusoidal_1d, sinusoidal_2d
-from saccade.layers.stems import build_stem
+from saccade.layers.stems import Stem, build_stem
 from saccade.models.config import TransformerConfig, ViTConfig, override
 from saccade.models.transformer import Transformer
 
 __all__ = ["VisionTransformer"]
 
 Features = Tensor | tuple[Tensor, Tensor]
+
+
+def _call_stem(stem: Stem, x: Tensor) -> Tensor:
+    out: Tensor = stem(x)
+    return out
 
 
 class VisionTransformer(Transformer):
@@ -92,7 +97,7 @@ class VisionTransformer(Transformer):
 
     def embed(self, x: Tensor) -> Tensor:
         """Tokens (B, N, C) of images, with class token and positions."""
-        x = self.add_class_token(self.caller()(self.patch_embed, x))
+        x = self.add_class_token(self.part(_call_stem)(self.patch_embed, x))
         if self.pos_embed is not None:
             x = x + self.pos_embed
         out: Tensor = self.pos_drop(x)

@@ -29,10 +29,7 @@ from saccade.ops.arguments import (
 )
 from saccade.ops.backends import fused_obstacle, takes_fused
 
-__all__ = ["PREFER_FUSED", "check_eps", "linear_attention", "linear_weights"]
-
-# The kernels are right in the interpreter but not yet timed on a GPU: `auto` stays with torch.
-PREFER_FUSED = False
+__all__ = ["check_eps", "linear_attention", "linear_weights"]
 
 _NAMES = ("phi_q", "phi_k")
 
@@ -55,7 +52,8 @@ def linear_attention(
         v: Values (B, H, S, E), in any dtype: features are often kept in a wider one.
         eps: Added to every weight before rows are normalised.
         key_mask: (B, S), True = attend. A sample that masks every key gets 0.
-        backend: `torch`, `triton` (fused), or `auto`, the best there is.
+        backend: `torch`, which `auto` takes, or `triton` (fused; not yet timed with features from
+            outside).
 
     Returns:
         (B, H, N, E) in the dtype of v.
@@ -64,7 +62,7 @@ def linear_attention(
     check_values(v, phi_k, keys_name="phi_k")
     check_key_mask(key_mask, phi_k)
     check_eps(eps)
-    if takes_fused(backend, fused_obstacle(v), preferred=PREFER_FUSED):
+    if takes_fused(backend, fused_obstacle(v), preferred=False):
         return _fused(phi_q, phi_k, v, eps, key_mask)
     dtype = compute_dtype(torch.promote_types(phi_q.dtype, v.dtype))
     query, key, value = phi_q.to(dtype), phi_k.to(dtype), v.to(dtype)

@@ -22,7 +22,7 @@ from saccade.ops.arguments import (
 )
 from saccade.ops.backends import fused_obstacle, takes_fused
 from saccade.ops.linear import feature_maps
-from saccade.ops.linear.attention import PREFER_FUSED, check_eps, linear_attention
+from saccade.ops.linear.attention import check_eps, linear_attention
 
 __all__ = ["FeatureMap", "Precision", "performer_attention", "random_features"]
 
@@ -77,7 +77,9 @@ def performer_attention(
     obstacle = fused_obstacle(v, q.shape[-1])
     if projection.requires_grad and torch.is_grad_enabled():
         obstacle = "projection requires a gradient, and it treats it as fixed"
-    if not takes_fused(backend, obstacle, preferred=PREFER_FUSED):
+    # Timed on an H200 (docs/log.md); exact float32 products do not use the matrix units.
+    preferred = v.is_cuda and v.dtype in (torch.bfloat16, torch.float16)
+    if not takes_fused(backend, obstacle, preferred=preferred):
         phi_q, phi_k = (
             random_features(
                 x,

@@ -25,7 +25,7 @@ from saccade.ops.arguments import (
     select_queries,
 )
 from saccade.ops.backends import fused_obstacle, takes_fused
-from saccade.ops.taylor.choice import explain_choice
+from saccade.ops.taylor.choice import choose, crossover
 from saccade.ops.taylor.direct import direct
 from saccade.ops.taylor.efficient import efficient
 
@@ -137,15 +137,14 @@ def _attend(
         raise UnknownNameError("algorithm", algorithm, get_args(Algorithm))
     fused = _takes_fused(backend, q, v)
     if algorithm == "auto":
-        algorithm = explain_choice(
-            q.shape[2],
-            k.shape[2],
-            head_dim=q.shape[3],
+        threshold, _ = crossover(
+            q.shape[3],
             backend="triton" if fused else "torch",
             device_name=_gpu_name(q.device.index) if q.is_cuda else q.device.type,
             dtype=str(q.dtype).removeprefix("torch."),
             training=torch.is_grad_enabled() and q.requires_grad,
-        ).algorithm
+        )
+        algorithm = choose(q.shape[2], k.shape[2], threshold)
     if fused:
         from saccade.ops.taylor import triton
 

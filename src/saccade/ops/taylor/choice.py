@@ -62,17 +62,26 @@ def explain_choice(
         training: Whether gradients are taken.
     """
     keys = num_queries if num_keys is None else num_keys
-    tokens = 2 * num_queries * keys / max(1, num_queries + keys)
-    threshold, source = _threshold(head_dim, backend, device_name, dtype, training)
+    threshold, source = crossover(head_dim, backend, device_name, dtype, training)
+    chosen, tokens = choose(num_queries, keys, threshold), _mean_tokens(num_queries, keys)
     size = f"{tokens:g} tokens" if keys == num_queries else f"{tokens:.1f} tokens on average"
-    if tokens > threshold:
-        return Choice("efficient", f"{size} > N0 = {threshold:g} at D={head_dim} ({source})")
-    return Choice("direct", f"{size} <= N0 = {threshold:g} at D={head_dim} ({source})")
+    relation = ">" if chosen == "efficient" else "<="
+    return Choice(chosen, f"{size} {relation} N0 = {threshold:g} at D={head_dim} ({source})")
 
 
-def _threshold(
+def choose(num_queries: int, num_keys: int, threshold: float) -> Literal["direct", "efficient"]:
+    """The rule alone, for sizes that `torch.compile` holds open and nothing can print."""
+    return "efficient" if _mean_tokens(num_queries, num_keys) > threshold else "direct"
+
+
+def _mean_tokens(num_queries: int, num_keys: int) -> float:
+    return 2 * num_queries * num_keys / max(1, num_queries + num_keys)
+
+
+def crossover(
     head_dim: int, backend: str, device_name: str | None, dtype: str, training: bool
 ) -> tuple[float, str]:
+    """N0, and where it comes from."""
     measured = measured_crossover(device_name or "", dtype, head_dim, training)
     if measured >= 0:
         return measured, f"measured on {device_name}"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -68,8 +68,9 @@ class ComparisonFolder:
         folder._check_same(plan)
         if plan.base != folder.plan.base:  # the data is found elsewhere now
             folder._write_base(plan)
-            return cls(path)
-        return folder
+        if plan.seeds != folder.plan.seeds:
+            folder.write("study.json", _study(replace(plan, created=folder.plan.created)))
+        return cls(path)
 
     def exists(self) -> bool:
         """Whether a comparison was started here."""
@@ -143,9 +144,8 @@ class ComparisonFolder:
     def _create(self, plan: Plan) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         self._write_base(plan)
-        values = {k: v for k, v in asdict(plan).items() if k != "base"}
         aside = self.path / f".study.json.{os.getpid()}"
-        write_json(aside, {"version": VERSION, "kind": "compare", **values})
+        write_json(aside, _study(plan))
         try:
             (self.path / "study.json").hardlink_to(aside)
         except FileExistsError:
@@ -173,17 +173,23 @@ class ComparisonFolder:
             )
 
     def _check_same(self, plan: Plan) -> None:
-        """Refuse to go on with another comparison than was started."""
+        """Refuse to go on with another comparison than was started; seeds may be added."""
         saved = self.plan
         changes = differences(saved.base, plan.base, ignored=LOCAL)
         for name in ("attentions", "baseline", "seeds", "folds"):
             was, asked = getattr(saved, name), getattr(plan, name)
-            if was != asked:
+            more = name == "seeds" and asked[: len(was)] == was
+            if was != asked and not more:
                 changes.append(f"{name} ({_words(was)} -> {_words(asked)})")
         if changes:
             raise ConfigError(
                 f"--resume: {str(self.path)!r} was started with another {', '.join(changes)}"
             )
+
+
+def _study(plan: Plan) -> dict[str, Any]:
+    values = {k: v for k, v in asdict(plan).items() if k != "base"}
+    return {"version": VERSION, "kind": "compare", **values}
 
 
 def _words(value: object) -> str:
