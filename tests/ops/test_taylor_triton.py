@@ -248,3 +248,41 @@ def test_a_hundred_random_shapes(seed, dtype, algorithm):
     assert_as_good_as_plain(
         partial(fused_shift, algorithm), shift_equation, make, dtype, draws=draws
     )
+
+
+@pytest.mark.gpu
+@both
+def test_a_captured_graph_gives_the_same_again(algorithm):
+    leaves = [
+        torch.randn(2, 2, 300, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        for _ in range(3)
+    ]
+
+    def run():
+        out = taylor_attention(*leaves, algorithm=algorithm, backend="triton")
+        return [out, *torch.autograd.grad(out.float().square().sum(), leaves)]
+
+    expected = run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = run()
+    for x in replayed:
+        x.detach().zero_()
+    graph.replay()
+    assert all(torch.equal(x, y) for x, y in zip(replayed, expected, strict=True))
+
+
+@pytest.mark.gpu
+@both
+def test_addresses_of_any_alignment(algorithm):
+    aligned = torch.randn(3, 2 * 2 * 300 * 16, device="cuda", dtype=torch.bfloat16)
+    shifted = torch.empty(3, aligned.shape[1] + 8, device="cuda", dtype=torch.bfloat16)[:, 1:-7]
+    shifted.copy_(aligned)
+
+    def run(x):
+        q, k, v = x.unflatten(1, (2, 2, 300, 16))
+        return taylor_attention(q, k, v, algorithm=algorithm, backend="triton")
+
+    first, odd, again = run(aligned), run(shifted), run(aligned)
+    assert torch.equal(first, again)
+    torch.testing.assert_close(odd, first)
