@@ -8,6 +8,8 @@ import pytest
 from saccade.report.claims import Claim
 from saccade.report.collect import collect
 from saccade.report.findings import Findings, find
+from saccade.report.labels import label_groups
+from saccade.report.setting import differences_table
 from saccade.report.words import headline, points, sentence, significant
 from saccade.statistics import accuracy_interval, holm, paired_difference
 from tests.report.made_runs import make_run, make_study, predictions, write_record
@@ -154,6 +156,52 @@ def test_set_ups_of_one_attention_are_told_apart_and_sorted(tmp_path: Path) -> N
     assert [row.label for row in found.rows] == ["lr=0.2", "lr=0.3", "lr=0.1"]
     assert [group.label for group in found.groups] == ["lr=0.2", "lr=0.3", "lr=0.1"]
     assert [row.runs for row in found.rows] == [2, 2, 2]
+
+
+def test_mixed_runs_are_called_by_what_tells_them_apart(tmp_path: Path) -> None:
+    """Two recipes differ in dozens of keys; one or two are enough to know which is which."""
+    other = ["optim.lr=0.1", "train.epochs=9", "augment.mixup=0.2", "optim.weight_decay=0.3"]
+    for seed in range(2):
+        make_run(tmp_path / f"a{seed}", "softmax", seed)
+        make_run(tmp_path / f"b{seed}", "softmax", seed, overrides=other)
+        make_run(tmp_path / f"c{seed}", "taylor", seed, overrides=other)
+    deep = [*other, "model.overrides.depth=9"]
+    make_run(tmp_path / "d", "taylor", overrides=[*deep, "data.name=shapes"])
+    make_run(tmp_path / "e", "taylor", overrides=deep)
+    found = found_in(tmp_path)
+    assert [(row.label, row.runs) for row in found.rows] == [
+        ("softmax (digits lr=0.003)", 2),
+        ("softmax (digits lr=0.1)", 2),
+        ("taylor (digits depth=3)", 2),
+        ("taylor (digits depth=9)", 1),
+        ("taylor (shapes)", 1),
+    ]
+    assert found.differing[:3] == ["data.name", "model.overrides.depth", "optim.lr"]
+    table = differences_table(found.groups, found.differing)
+    assert [column.title for column in table.columns] == ["what", *(r.label for r in found.rows)]
+    assert [cell.text for cell in table.rows[1]] == [
+        "model.overrides.depth",
+        *("3", "3", "3", "9", "9"),
+    ]
+
+
+def test_labels_are_never_the_same() -> None:
+    alike = [{"optim.lr": 0.1}, {"optim.lr": 0.1 + 1e-12}, {"optim.lr": None, "train.ema": True}]
+    assert label_groups(["taylor"] * 3, alike) == [
+        *("lr=0.1 #1", "lr=0.1 #2", "lr=unset"),
+    ]
+    assert label_groups(["softmax", "taylor"], alike[:2]) == ["softmax", "taylor"]
+    named = [{"optim.name": "muon", "augment.flip": True}, {"optim.name": "adamw"}]
+    assert label_groups(["taylor"] * 2, named) == ["optim=muon", "optim=adamw"]
+
+
+def test_more_groups_than_keys_go_down_the_table(tmp_path: Path) -> None:
+    for lr in (0.1, 0.2, 0.3):
+        make_run(tmp_path / str(lr), overrides=[f"optim.lr={lr}"])
+    found = found_in(tmp_path)
+    table = differences_table(found.groups, found.differing)
+    assert [column.title for column in table.columns] == ["what", "optim.lr"]
+    assert [row[1].text for row in table.rows] == ["0.1", "0.2", "0.3"]
 
 
 def test_baseline_and_order_are_the_studys(tmp_path: Path) -> None:

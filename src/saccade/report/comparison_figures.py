@@ -23,11 +23,11 @@ __all__ = ["differences", "pareto", "pareto_front"]
 
 def differences(claims: Sequence[Claim], series: Mapping[str, Series]) -> Drawing:
     """The difference of each group to the baseline, with its interval; filled where it holds."""
-    labels = [shortened(claim.first, 24) for claim in claims]
+    labels = [shortened(claim.first, 32) for claim in claims]
 
     def paint(axes: Any) -> None:
         baseline = claims[0].second
-        axes_style(axes, x=f"points of accuracy above {shortened(baseline, 24)}", y="")
+        axes_style(axes, x=f"points above {shortened(baseline, 28)}", y="")
         axes.grid(False, axis="y")
         axes.axvline(0, color=MUTED, linewidth=1.2)
         axes.spines["left"].set_visible(False)
@@ -46,8 +46,13 @@ def differences(claims: Sequence[Claim], series: Mapping[str, Series]) -> Drawin
                 markersize=6.5,
             )
 
-    margins = Margins(left=0.2 + 0.074 * max(map(len, labels)))
-    return draw(paint, height=0.66 + 0.27 * len(claims), margins=margins)
+    left = 0.2 + 0.074 * max(map(len, labels))
+    return draw(
+        paint,
+        width=max(4.6, left + 2.6),
+        height=0.66 + 0.27 * len(claims),
+        margins=Margins(left=left),
+    )
 
 
 def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:

@@ -28,7 +28,7 @@ from saccade.report.page import (
     Section,
     file_names,
 )
-from saccade.report.setting import environment_table, shared_configuration
+from saccade.report.setting import differences_table, environment_table, shared_configuration
 from saccade.report.tables import (
     calibration_table,
     classes_table,
@@ -300,7 +300,8 @@ def _configuration(story: Story) -> Iterator[Block]:
     if story.found.differing:
         several = len({group.attention for group in story.found.groups}) > 1
         besides = "Besides the attention the" if several else "The"
-        yield f"{besides} runs differ in {listed(story.found.differing)}."
+        yield f"{besides} runs differ in {count(len(story.found.differing), 'setting')}."
+        yield differences_table(story.found.groups, story.found.differing)
     else:
         yield "All runs share this configuration; only the attention and the seed are varied."
     yield Listing(

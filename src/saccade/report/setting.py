@@ -8,9 +8,11 @@ from typing import Any
 import yaml
 
 from saccade.report.collect import Run, plain
+from saccade.report.groups import Group, settings_of
+from saccade.report.labels import shown
 from saccade.report.page import Cell, Column, Table
 
-__all__ = ["environment_table", "shared_configuration"]
+__all__ = ["differences_table", "environment_table", "shared_configuration"]
 
 MOST_LISTED = 3
 VARIED = {"model": {"attention"}, "run": {"seed"}}
@@ -71,6 +73,23 @@ def _revision(environment: Mapping[str, Any]) -> str:
 def _command(environment: Mapping[str, Any]) -> str:
     words = environment.get("command")
     return " ".join(map(str, words)) if isinstance(words, list) else ""
+
+
+def differences_table(groups: Sequence[Group], keys: Sequence[str]) -> Table:
+    """The value of each key in each group; whichever are more go down the page."""
+    settings = [settings_of(group.runs[0]) for group in groups]
+    labels = [group.label for group in groups]
+    values = [[shown(own.get(key)) for own in settings] for key in keys]
+    across, down = labels, keys
+    if len(labels) > len(keys):
+        across, down, values = list(keys), labels, [list(row) for row in zip(*values, strict=True)]
+    columns = [Column("what", "what", is_number=False)]
+    columns += [Column(name, name, is_number=False) for name in across]
+    rows = [
+        [Cell(name, name), *(Cell(value, value) for value in row)]
+        for name, row in zip(down, values, strict=True)
+    ]
+    return Table("differences", "What the runs differ in", columns, rows)
 
 
 def shared_configuration(runs: Sequence[Run]) -> str:
