@@ -1,11 +1,12 @@
 """What the fused Taylor kernels compile to on Hopper, without a GPU.
 
-    python benchmarks/machine_code.py [--dims 16,32,64,128] [--normalised]
+    python benchmarks/machine_code.py [--dims 16,32,64,128] [--width 64] [--dtype float32]
+                                      [--normalised]
 
 Every launch of a forward and a backward pass is compiled for sm_90 instead of run, with the shipped
-blocks, in bfloat16, for inputs as they come out of a qkv projection. For each kernel: registers a
-thread, bytes spilled, and whether ptxas serialised its matrix products (remarks C7510 to C7515),
-which costs more than anything else. `docs/log.md` tells what that is good for.
+blocks, for inputs as they come out of a qkv projection. For each kernel: registers a thread, bytes
+spilled, and whether ptxas serialised its matrix products (remarks C7510 to C7515), which costs more
+than anything else. `docs/log.md` tells what that is good for.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from saccade.ops.taylor.triton.efficient import run_efficient, run_efficient_bac
 from saccade.ops.taylor.triton.problem import Problem
 
 SMALL_KERNELS = ("lengths", "row_gradients", "unfold", "add_parts")
-POINTERS = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}
+POINTERS = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg")
 PTXAS = get_ptxas(90).path
 
@@ -76,8 +77,10 @@ def assembled(ptx: str) -> str:
     return words + (f", SERIALISED ({serial[0]})" if serial else "")
 
 
-def compile_all(dim: int, *, normalised: bool) -> list[tuple[str, str]]:
-    """Every kernel of both algorithms, forward and backward, at one width."""
+def compile_all(
+    dim: int, width: int, dtype: torch.dtype, *, normalised: bool
+) -> list[tuple[str, str]]:
+    """Every kernel of both algorithms, forward and backward, for heads of one shape."""
     found: list[tuple[str, str]] = []
 
     def compile_instead(launch: Launch, *tensors: Any) -> None:
@@ -85,7 +88,8 @@ def compile_all(dim: int, *, normalised: bool) -> list[tuple[str, str]]:
             found.append((launch.kernel.__name__, compiled(launch, tensors)))
 
     Launch.__call__ = compile_instead  # type: ignore[method-assign]
-    q, k, v = torch.zeros(1, 2048, 3, 8, dim, dtype=torch.bfloat16).permute(2, 0, 3, 1, 4)
+    qkv = torch.zeros(1, 2048, 8, 2 * dim + width, dtype=dtype).transpose(1, 2)
+    q, k, v = qkv.split([dim, dim, width], dim=-1)
     temperature = torch.ones(8) if normalised else None
     problem = Problem.of(q, k, v, None, temperature, dim**-0.5, 0.5, 1.0, 1.0, normalised, "ieee")
     out, total = run_direct(problem)
@@ -99,10 +103,14 @@ def main() -> None:
     """Compile and print a line for each launch."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dims", default="16,32,64,128")
+    parser.add_argument("--width", type=int, help="of values; that of queries and keys if absent")
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
     parser.add_argument("--normalised", action="store_true", help="TaylorShift's kernels")
     arguments = parser.parse_args()
+    dtype, normalised = getattr(torch, arguments.dtype), arguments.normalised
     for dim in map(int, arguments.dims.split(",")):
-        for name, words in compile_all(dim, normalised=arguments.normalised):
+        width = arguments.width or dim
+        for name, words in compile_all(dim, width, dtype, normalised=normalised):
             print(f"D = {dim:<4} {name:<16} {words}", flush=True)
 
 

@@ -112,7 +112,8 @@ def _narrow_sums(p: Problem, gradients: Gradients | None) -> tuple[Tensor, Tenso
 def _moments_launch(f: Form, of_queries: bool, mixed: bool) -> Launch:
     size = settings.blocks_for("moments", max(f.dim, f.width), f.operands)
     parts, numbers, constants = _loop(f, size, of_queries)
-    constants |= {"FOLD": max(1, 64 // f.padded_dim), "MIXED": mixed}
+    fold = min(64 // f.padded_dim, size.block // 16)  # a product takes 16 rows or more
+    constants |= {"FOLD": max(1, fold), "MIXED": mixed}
     return Launch(moments, (parts, f.batch_heads), numbers, constants)
 
 
