@@ -196,9 +196,7 @@ def make_model_call(case: ModelCase, batch: int, device: torch.device) -> Callab
     labels = torch.randint(max(1, model.config.num_classes), (batch,), device=device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
     model.train(case.direction == "training")
-    if case.compiled:
-        torch.compiler.reset()
-    run = torch.compile(model) if case.compiled else model
+    run = _compiled(model) if case.compiled else model
 
     def precision() -> Any:
         kind = device.type
@@ -217,6 +215,15 @@ def make_model_call(case: ModelCase, batch: int, device: torch.device) -> Callab
         return loss
 
     return forward if case.direction == "forward" else training
+
+
+def _compiled(model: VisionTransformer) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The model as `saccade train` compiles it, part by part; whole where it only infers."""
+    torch.compiler.reset()
+    if not model.training:
+        return torch.compile(model)
+    model.set_compiled()
+    return model
 
 
 def _measure(case: ModelCase, device: torch.device, seconds: float) -> ModelRow:
