@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from saccade.study.comparison import ComparisonFolder, Job, Plan
 from saccade.study.comparison.fairness import UnfairError
 from saccade.study.comparison.initial import write_initial_weights
 from saccade.study.comparison.plan import DEFAULT_ATTENTIONS
+from saccade.study.comparison.results import collect
 from saccade.study.comparison.work import work
 from saccade.train import train
 from tests.study.tiny_comparison import NAMES, UniformCore, last_weights, tiny_plan
@@ -78,6 +80,15 @@ def test_table_is_that_of_the_predictions(finished: Path) -> None:
     for row, found, p in zip(rows[1:], tests.values(), corrected, strict=True):
         assert (row["difference"], row["p_value"]) == (found.mean, found.p_value)
         assert row["p_corrected"] == p
+
+
+def test_runs_at_the_same_time_are_noted(copied: Path) -> None:
+    folder = ComparisonFolder.open(copied)
+    assert not any("same time" in note for note in collect(folder)["notes"])
+    run = folder.run(Job("performer", 1))
+    begun = datetime.fromtimestamp(run.status()["updated"] - 60, UTC)
+    run.write("environment.json", {**run.environment(), "time": begun.isoformat()})
+    assert any("same time" in note for note in collect(folder)["notes"])
 
 
 def test_all_nine_start_from_the_same_weights(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -178,6 +180,18 @@ def _notes(folder: ComparisonFolder, done: Mapping[Job, Any]) -> list[str]:
     devices = sorted({str(environment.get("device")) for environment in environments})
     if len(devices) > 1:
         notes.append(f"trained on several kinds of device ({', '.join(devices)}): compare no times")
+    if _trained_together([folder.run(job) for job in done]):
+        notes.append("runs trained at the same time: on one device they slowed each other down")
     if len(folder.plan.seeds) == 1:
         notes.append("one seed: intervals and tests speak of these trained models, not of others")
     return notes
+
+
+def _trained_together(runs: Sequence[RunFolder]) -> bool:
+    """Whether a run began before the one that began before it had ended."""
+    spans = [
+        (datetime.fromisoformat(run.environment()["time"]).timestamp(), run.status()["updated"])
+        for run in runs
+        if "time" in run.environment() and "updated" in run.status()
+    ]
+    return any(after[0] + 1 < before[1] for before, after in pairwise(sorted(spans)))
