@@ -101,16 +101,17 @@ class Stepper:
 
     def _is_recordable(self) -> bool:
         train, ranks = self.config.train, self.ranks
-        alone = ranks.device.type == "cuda" and ranks.world_size == 1
-        return (
-            train.cuda_graph
-            and alone
-            and train.precision != "fp16"
-            and not train.grad_checkpointing
-        )
+        fit = train.precision != "fp16" and not train.grad_checkpointing
+        return train.cuda_graph and fit and ranks.device.type == "cuda" and ranks.world_size == 1
 
     def _step(self, batch: Batch) -> Tensor:
         """All of a step that the device does; what changes it reads from tensors."""
+        try:
+            return self._move(batch)
+        finally:  # also where a recording failed half way
+            self._forget_gradients()
+
+    def _move(self, batch: Batch) -> Tensor:
         loss = self._backward(self.model, batch)
         norm = self._gradient_norm()
         self.guard.watch(self._number, loss, norm)
@@ -123,7 +124,6 @@ class Stepper:
                 optimiser.found_inf = self.guard.found_inf  # type: ignore[attr-defined]
             self.scaler.step(optimiser)
         self.scaler.update()
-        self._forget_gradients()
         if self.average is not None:
             self.average.update(self._share)
         return loss
