@@ -126,6 +126,8 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
         if not path.is_file():
             raise ConfigError(f"no such config file: {str(path)!r}")
         text = path.read_text(encoding="utf-8", errors="replace")
+    elif path.is_dir() and str(path) not in list_recipes():
+        raise ConfigError(f"{str(path)!r} is a folder: wants a recipe's name or a YAML file")
     else:
         text = recipe_text(str(name_or_path))
     values = _parse_yaml(text, source=str(name_or_path))
@@ -207,9 +209,11 @@ def _parse_yaml(text: str, *, source: str) -> dict[str, Any]:
         values = yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict | None):
+    if values is None:
+        raise ConfigError(f"{source}: is empty; wants sections such as data and train")
+    if not isinstance(values, dict):
         raise ConfigError(f"{source}: wants a mapping of sections, got {type(values).__name__}")
-    return values or {}
+    return values
 
 
 def _apply(values: dict[str, Any], override: str) -> None:

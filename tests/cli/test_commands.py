@@ -138,6 +138,7 @@ def test_train_in_a_fresh_process(recipe: Path, run: Path, tmp_path: Path) -> No
         (["compare", "digits-quick", "--attention", "", "--out", "x"], 2, "'' names nothing"),
         (["train", "--resume", "--out", "absent"], 2, "'absent' is not a run folder"),
         (["compare", "--resume", "--out", "absent"], 2, "'absent' is not a comparison"),
+        (["compare", "digits-quick", "--out", "/proc/nowhere"], 2, "cannot write there"),
         (["tune", "--resume", "--out", "absent"], 2, "no search in 'absent' (no study.json)"),
     ],
 )
@@ -168,11 +169,23 @@ def test_existing_run_newer_config_and_other_config(saccade: Saccade, run: Path)
     assert "optim.lr (0.01 -> 9.0)" in err
 
 
-def test_broken_files_are_named(saccade: Saccade, run: Path, tmp_path: Path) -> None:
+def test_broken_files_are_named(
+    saccade: Saccade, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe")
     code, _, err = saccade("train", tmp_path / "bytes.yaml", "--print-config")
     assert code == 2
     assert "bytes.yaml" in err
+    (tmp_path / "empty.yaml").touch()
+    code, _, err = saccade("train", tmp_path / "empty.yaml", "--print-config")
+    assert code == 2
+    assert "empty.yaml: is empty" in err
+    code, _, err = saccade("train", tmp_path, "--print-config")
+    assert code == 2
+    assert "is a folder: wants a recipe's name or a YAML file" in err
+    (tmp_path / "digits-quick").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert saccade("train", "digits-quick", "--print-config")[0] == 0
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / "dataset.json").write_text('{"colour": 1}')
     code, _, err = saccade("evaluate", tmp_path / "run")

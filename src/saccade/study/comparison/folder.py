@@ -59,7 +59,11 @@ class ComparisonFolder:
         folder = cls(path)
         if not folder.exists():
             folder._check_free()
-            folder._create(plan)
+            try:
+                folder._create(plan)
+            except OSError as error:
+                reason = error.strerror or error
+                raise ConfigError(f"--out {str(path)!r}: cannot write there: {reason}") from None
         elif not resume:
             raise ConfigError(
                 f"--out {str(path)!r}: a comparison is there already; add --resume to go on with "
