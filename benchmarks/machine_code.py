@@ -1,12 +1,13 @@
-"""What the fused Taylor kernels compile to on Hopper, without a GPU.
+"""What the fused Taylor kernels compile to on Hopper or another architecture, without a GPU.
 
     python benchmarks/machine_code.py [--dims 16,32,64,128] [--width 64] [--dtype float32]
-                                      [--normalised]
+                                      [--normalised] [--arch 80]
 
-Every launch of a forward and a backward pass is compiled for sm_90 instead of run, with the shipped
-blocks, for inputs as they come out of a qkv projection. For each kernel: registers a thread, bytes
-spilled, and whether ptxas serialised its matrix products (remarks C7510 to C7515), which costs more
-than anything else. `docs/log.md` tells what that is good for.
+Every launch of a forward and a backward pass is compiled instead of run, with the blocks shipped
+for that architecture, for inputs as they come out of a qkv projection. For each kernel: registers a
+thread, bytes spilled, bytes of shared memory and whether a program may have that many, and whether
+ptxas serialised its matrix products (remarks C7510 to C7515), which costs more than anything else.
+`docs/log.md` tells what that is good for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import re
 import subprocess
 import tempfile
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.pop("TRITON_INTERPRET", None)
 
@@ -34,11 +35,29 @@ from saccade.ops.taylor.triton.problem import Problem
 SMALL_KERNELS = ("lengths", "row_gradients", "unfold", "add_parts")
 POINTERS = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg")
-PTXAS = get_ptxas(90).path
+# Bytes of shared memory that one program may have.
+SHARED_LIMIT = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10}
+TENSOR_COLUMNS = 512  # of the memory that sm_100 keeps its products in
 
 
-def compiled(launch: Launch, tensors: tuple[torch.Tensor, ...]) -> str:
-    """What ptxas tells of the variant that would be launched."""
+class MachineCode(NamedTuple):
+    """One compiled kernel; as a string, the words that are printed for it."""
+
+    registers: int
+    spilled: int
+    shared: int
+    fits: bool
+    serialised: str | None
+
+    def __str__(self) -> str:
+        words = f"{self.registers:>3} registers, {self.spilled:>4} bytes spilled"
+        words += f", {self.shared:>6} bytes shared"
+        words += "" if self.fits else ", DOES NOT FIT"
+        return words + (f", SERIALISED ({self.serialised})" if self.serialised else "")
+
+
+def compiled(launch: Launch, tensors: tuple[torch.Tensor, ...], arch: int = 90) -> MachineCode:
+    """What becomes of the variant that would be launched."""
     kernel, constants = launch.kernel, dict(launch.constants)
     tuning = {key: constants.pop(key) for key in LAUNCH_OPTIONS if key in constants}
     values = dict(zip(kernel.arg_names, (*tensors, *launch.numbers), strict=False)) | constants
@@ -56,36 +75,39 @@ def compiled(launch: Launch, tensors: tuple[torch.Tensor, ...]) -> str:
                 hints[(place,)] = [["tt.divisibility", 16]]
         else:
             signature[parameter.name] = "fp32"
-    source = ASTSource(kernel, signature, known, hints)
-    target = GPUTarget("cuda", 90, 32)
-    return assembled(triton.compile(source, target=target, options=tuning).asm["ptx"])
+    source, target = ASTSource(kernel, signature, known, hints), GPUTarget("cuda", arch, 32)
+    result = triton.compile(source, target=target, options=tuning)
+    shared, columns = result.metadata.shared, getattr(result.metadata, "tmem_size", None) or 0
+    fits = shared <= SHARED_LIMIT[arch] and columns <= TENSOR_COLUMNS
+    registers, spilled, serialised = assembled(result.asm["ptx"], arch)
+    return MachineCode(registers, spilled, shared, fits, serialised)
 
 
-def assembled(ptx: str) -> str:
-    """Registers, spills and serialisation, as ptxas tells them."""
+def assembled(ptx: str, arch: int = 90) -> tuple[int, int, str | None]:
+    """Registers, bytes spilled and the remark of a serialised product, as ptxas tells them."""
+    variant = f"sm_{arch}a" if arch >= 90 else f"sm_{arch}"
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
-        command = [PTXAS, "-v", "-arch=sm_90a", file.name, "-o", os.devnull]
+        command = [get_ptxas(arch).path, "-v", f"-arch={variant}", file.name, "-o", os.devnull]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     registers = re.search(r"Used (\d+) registers", told)
     spilled = re.search(r"(\d+) bytes spill stores", told)
     assert registers
     assert spilled
     serial = re.search(r"C751[0-5]", told)
-    words = f"{registers[1]:>3} registers, {spilled[1]:>4} bytes spilled"
-    return words + (f", SERIALISED ({serial[0]})" if serial else "")
+    return int(registers[1]), int(spilled[1]), serial[0] if serial else None
 
 
 def compile_all(
-    dim: int, width: int, dtype: torch.dtype, *, normalised: bool
-) -> list[tuple[str, str]]:
+    dim: int, width: int, dtype: torch.dtype, *, normalised: bool, arch: int = 90
+) -> list[tuple[str, MachineCode]]:
     """Every kernel of both algorithms, forward and backward, for heads of one shape."""
-    found: list[tuple[str, str]] = []
+    found: list[tuple[str, MachineCode]] = []
 
     def compile_instead(launch: Launch, *tensors: Any) -> None:
         if launch.kernel.__name__ not in SMALL_KERNELS:
-            found.append((launch.kernel.__name__, compiled(launch, tensors)))
+            found.append((launch.kernel.__name__, compiled(launch, tensors, arch)))
 
     Launch.__call__ = compile_instead  # type: ignore[method-assign]
     qkv = torch.zeros(1, 2048, 8, 2 * dim + width, dtype=dtype).transpose(1, 2)
@@ -106,12 +128,14 @@ def main() -> None:
     parser.add_argument("--width", type=int, help="of values; that of queries and keys if absent")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
     parser.add_argument("--normalised", action="store_true", help="TaylorShift's kernels")
+    parser.add_argument("--arch", type=int, default=90, choices=SHARED_LIMIT)
     arguments = parser.parse_args()
     dtype, normalised = getattr(torch, arguments.dtype), arguments.normalised
     for dim in map(int, arguments.dims.split(",")):
         width = arguments.width or dim
-        for name, words in compile_all(dim, width, dtype, normalised=normalised):
-            print(f"D = {dim:<4} {name:<16} {words}", flush=True)
+        arch = arguments.arch
+        for name, code in compile_all(dim, width, dtype, normalised=normalised, arch=arch):
+            print(f"D = {dim:<4} {name:<16} {code}", flush=True)
 
 
 if __name__ == "__main__":
