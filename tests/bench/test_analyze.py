@@ -1,21 +1,15 @@
-"""The three analyses: what they measure is what their theory or their registry says."""
+"""Scaling and approximation: what they measure is what their theory or their registry says."""
 
 from dataclasses import replace
-from itertools import pairwise
 from math import log
 
 import pytest
 import torch
 
-from saccade.bench.analysis import approximation, crossover, crossover_measure, scaling
+from saccade.bench.analysis import approximation, scaling
 from saccade.bench.analysis.power_laws import PowerLaw
 from saccade.bench.analysis.scaling_theory import QUANTITIES, SETTINGS, predict
-from saccade.bench.attention import MECHANISMS
-from saccade.bench.mechanisms import Mechanism, Operation, quadratic_flops
-from saccade.bench.shapes import Shape
 from saccade.layers import list_attentions
-from saccade.ops import taylor_attention
-from saccade.ops.taylor import num_features
 
 CPU = torch.device("cpu")
 
@@ -140,82 +134,6 @@ def test_a_limit_is_passed_where_the_curve_says():
     assert approximation._reaches(curve, 0.01) == pytest.approx(0.5)
     assert approximation._reaches(curve, 0.9) is None
     assert approximation._reaches(curve, 0.0001) == 0.0
-
-
-@pytest.fixture(scope="module")
-def crossed():
-    """As much of D = 8 as a millisecond allows: two N."""
-    findings = crossover.CrossoverFindings({"device_name": "here"}, "float32")
-    crossover.run_crossover(findings, CPU, head_dims=(8,), seconds=0.001)
-    return findings
-
-
-def test_crossover_measures_every_line(crossed):
-    assert crossed.complete
-    lines = {line.name for line in crossover_measure.LINES["cpu"]}
-    first = min(point.tokens for point in crossed.points)
-    assert {point.line for point in crossed.points if point.tokens == first} == lines
-    for point in crossed.points:
-        assert len(point.times_ms) >= crossover_measure.LEAST_ROUNDS
-        assert point.p20_ms <= point.median_ms <= point.p80_ms
-        assert point.tokens_per_s == pytest.approx(
-            1e3 * point.heads * point.tokens / point.median_ms
-        )
-
-
-def test_crossover_counts_flops_and_memory(crossed):
-    powers = [p for p in crossed.points if p.tokens & (p.tokens - 1) == 0]
-    assert powers
-    assert all(p.peak_mib is not None for p in powers)
-    for p in crossed.points:
-        per_token = 4 * p.tokens * 8
-        if p.role == "efficient":
-            features = num_features(8) if p.form == "torch" else 8 * 8 + 8 + 1
-            per_token = 4 * features * 9
-        assert p.flops == p.heads * p.tokens * per_token
-
-
-def test_crossover_says_where_theory_is(crossed, tmp_path):
-    conclusions = crossed.conclusions()
-    assert conclusions["theory"] == [
-        {"head_dim": 8, "N0": 73, "N0_symmetric": 45, "N1": 47, "N1_symmetric": 32}
-    ]
-    kinds = {(c["form"], c["rival"], c["measure"], c["theory"]) for c in conclusions["crossings"]}
-    assert ("torch", "direct", "time", 45) in kinds
-    assert ("published", "direct", "memory", 47) in kinds
-    assert ("torch", "softmax", "time", None) in kinds
-    assert [path.suffix for path in crossed.draw(tmp_path / "x")] == [".png", ".svg"]
-
-
-def test_a_grid_ends_when_the_time_is_spent(crossed):
-    assert crossed.remarks == ["D = 8: no time for all N from 24 on"]
-    assert {p.tokens for p in crossed.points} == {16, 32}
-
-
-def test_a_wrong_form_is_not_timed(monkeypatch):
-    def build(setting, backend):
-        def without_the_half(q, k, v):
-            return taylor_attention(q, k, v, coefficients=(1.0, 1.0, 1.0))
-
-        return Operation(without_the_half, quadratic_flops(setting.shape))
-
-    monkeypatch.setitem(MECHANISMS._entries, "taylor-direct", Mechanism("taylor", build, ""))
-    points, remarks = [], []
-    measurement = crossover_measure.Measurement(
-        points, remarks, CPU, "float32", 1.0, report=lambda message, share: None
-    )
-    measurement._run_shape(Shape(1, 2, 32, 8), 0.0)
-    assert "direct" not in {point.line for point in points}
-    (remark,) = remarks
-    assert remark.startswith("direct at D=8 N=32 B=1 H=2: not timed: out is off by")
-
-
-@pytest.mark.parametrize("dim", [16, 32, 64, 128])
-def test_the_grid_surrounds_both_thresholds(dim):
-    grid = crossover_measure.lengths(dim)
-    assert grid[0] < (dim * dim + dim + 1) / 4
-    assert grid[-1] > 3 * (dim * dim + dim + 1)
-    assert max(b / a for a, b in pairwise(grid)) <= 1.5
 
 
 def test_uniform_weights_are_alike():

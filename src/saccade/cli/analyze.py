@@ -34,7 +34,9 @@ def crossover(
     seconds: Annotated[
         float | None,
         typer.Option(
-            min=1, max=86400, help="About how long to measure; 210 on a CPU, 60 on a GPU."
+            min=1,
+            max=86400,
+            help="About how long to measure at most; by default 210 on a CPU, 90 on a GPU.",
         ),
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of torch.")] = None,
@@ -44,8 +46,9 @@ def crossover(
 ) -> None:
     """From how many tokens on linear time pays, in theory and on this machine.
 
-    Times direct, efficient and softmax attention over N and finds where their curves cross. The
-    grid of N grows until the time is spent. Run it on a quiet machine.
+    Times direct, efficient and softmax attention over N and finds where their curves cross: all D
+    coarsely first, then more finely near crossings, as far as the time goes. Run it on a quiet
+    machine.
     """
     import torch
 

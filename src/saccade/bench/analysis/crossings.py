@@ -17,7 +17,14 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-__all__ = ["Crossing", "Samples", "all_crossings", "bracket_crossing", "find_crossing"]
+__all__ = [
+    "Crossing",
+    "Samples",
+    "Verdict",
+    "all_crossings",
+    "bracket_crossing",
+    "find_crossing",
+]
 
 Samples = Mapping[int, Sequence[float]]
 """N -> repeated measurements."""

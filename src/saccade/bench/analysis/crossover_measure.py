@@ -1,8 +1,7 @@
-"""Time, memory and FLOPs of the forms of Taylor attention and of softmax, over N, within a budget.
+"""Time, memory and FLOPs of the forms of Taylor attention and of softmax at one shape.
 
-At every N the forms take turns, so that a disturbance meets all of them alike. Each was compared
-with float64 before. N grows until the next would not fit the time that is left for its D; what lies
-between the powers of two comes last.
+The forms take turns, so that a disturbance meets all of them alike. Each is compared with float64
+at its first shape of every D, before it is timed.
 """
 
 from __future__ import annotations
@@ -10,247 +9,136 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Literal
+from statistics import median
 
 import torch
 
 from saccade.bench.accuracy import Problem
-from saccade.bench.analysis.findings import Report
+from saccade.bench.analysis.crossover_budget import LEAST_ROUNDS
+from saccade.bench.analysis.crossover_lines import LINES, Line, Point, make_point
+from saccade.bench.analysis.crossover_schedule import is_power_of_two
 from saccade.bench.attention import make_call
-from saccade.bench.clock import repeat_ms, summarise
+from saccade.bench.clock import repeat_ms
 from saccade.bench.mechanisms import Operation, Setting, find
 from saccade.bench.memory import cuda_peak_mib, probe_peaks_mib
 from saccade.bench.shapes import DTypeName, Shape
-from saccade.ops.taylor import speed_threshold
 
-__all__ = ["LINES", "Line", "Measurement", "Point", "lengths"]
+__all__ = ["Device", "shape_on"]
 
-Role = Literal["softmax", "direct", "efficient"]
-Form = Literal["torch", "fused", "published"]
 Call = Callable[[], object]
 
-LEAST_ROUNDS, MOST_ROUNDS = 3, 40
-LEAST_LENGTHS = 2
-SHARE_POWER = 1.25
+MOST_ROUNDS = 40
 AT_ONCE = {"cpu": 1, "cuda": 10}
-TOKENS = {"cpu": 1 << 13, "cuda": 1 << 19}
-"""B H N of every shape, as far as N allows."""
+TURN_MS = 20.0
+"""How long one turn of a form may take; a call that takes longer is made alone."""
 
-MOST_BYTES = {"cpu": 1 << 29, "cuda": 16 << 30}
+CPU_TOKENS = 1 << 13
+CUDA_NUMBERS = 1 << 25
+CUDA_HEADS = 8
+CPU_BYTES = 5 << 27
 """What the published forms, which hold N x N weights or N x D^2 features, may take."""
 
 
-@dataclass(frozen=True)
-class Line:
-    """A curve of the figure.
-
-    Attributes:
-        name: For people.
-        mechanism: A name of `saccade.bench.mechanisms`.
-        role: Which of the three it is.
-        form: Our torch path, our fused kernel, or as published.
-    """
-
-    name: str
-    mechanism: str
-    role: Role
-    form: Form
-
-
-_TORCH = (
-    Line("direct", "taylor-direct/torch", "direct", "torch"),
-    Line("efficient", "taylor-efficient/torch", "efficient", "torch"),
-)
-_PUBLISHED = (
-    Line("direct as published", "taylor-formula", "direct", "published"),
-    Line("efficient as published", "taylor-unfused", "efficient", "published"),
-)
-LINES: dict[str, tuple[Line, ...]] = {
-    "cpu": (Line("softmax", "sdpa", "softmax", "fused"), *_TORCH, *_PUBLISHED),
-    "cuda": (
-        Line("softmax, flash", "sdpa-flash", "softmax", "fused"),
-        Line("softmax, cuDNN", "sdpa-cudnn", "softmax", "fused"),
-        Line("direct, fused", "taylor-direct/triton", "direct", "fused"),
-        Line("efficient, fused", "taylor-efficient/triton", "efficient", "fused"),
-        *_TORCH,
-        *_PUBLISHED,
-    ),
-}
-
-
-@dataclass(frozen=True)
-class Point:
-    """One form at one N.
-
-    Attributes:
-        line: Its name in `LINES`.
-        role: softmax, direct or efficient.
-        form: torch, fused or published.
-        head_dim: D.
-        tokens: N.
-        heads: B H.
-        times_ms: Every timed call.
-        median_ms: The middle one.
-        p20_ms: A fifth of the calls were faster.
-        p80_ms: A fifth of the calls were slower.
-        tokens_per_s: B H N over the median.
-        flops: Of the call, by formula.
-        peak_mib: Memory at its highest, less what was there before; None where not measured.
-    """
-
-    line: str
-    role: Role
-    form: Form
-    head_dim: int
-    tokens: int
-    heads: int
-    times_ms: tuple[float, ...]
-    median_ms: float
-    p20_ms: float
-    p80_ms: float
-    tokens_per_s: float
-    flops: int
-    peak_mib: float | None = None
-
-
-def lengths(head_dim: int) -> list[int]:
-    """Powers of two and their 1.5-folds, from a third of N0 to eight times N0."""
-    middle = speed_threshold(head_dim, symmetric=True)
-    steps = sorted(n for i in range(2, 18) for n in (1 << i, 3 << (i - 1)))
-    return [n for n in steps if middle / 3 <= n <= 8 * middle]
-
-
-def is_power_of_two(tokens: int) -> bool:
-    """Whether N belongs to the coarse grid, which is measured first and whose memory is."""
-    return tokens & (tokens - 1) == 0
+def shape_on(device: str, head_dim: int, tokens: int) -> Shape:
+    """B H N is the same for every N, as far as one head goes; on a GPU B H N D."""
+    if device == "cpu":
+        return Shape(1, max(1, CPU_TOKENS // tokens), tokens, head_dim)
+    rows = max(1, CUDA_NUMBERS // (head_dim * tokens))
+    heads = min(CUDA_HEADS, rows)
+    return Shape(rows // heads, heads, tokens, head_dim)
 
 
 @dataclass
-class Measurement:
-    """Fills a list of points, so that an interrupted run keeps what it has.
+class Device:
+    """Measures lines at shapes.
 
     Args:
-        points: Where points go.
-        remarks: Where what was not measured is named, with the reason.
         device: Where to run.
         dtype: Of q, k, v.
-        seconds: About how long all head dims may take together.
-        report: Is told of every N.
+        seconds: About how long to time the lines of a shape together.
+        remarks: Where what was not measured is named, with the reason.
     """
 
-    points: list[Point]
-    remarks: list[str]
     device: torch.device
     dtype: DTypeName
     seconds: float
-    report: Report
-    _start: float = field(default_factory=time.monotonic)
+    remarks: list[str]
+    _checked: dict[tuple[int, Line], bool] = field(default_factory=dict)
 
-    def run(self, head_dims: Sequence[int]) -> None:
-        """Measure every head dim; larger ones, whose N0 is larger, get more of the time."""
-        shares = [head_dim**SHARE_POWER for head_dim in head_dims]
-        for i, head_dim in enumerate(head_dims):
-            until = sum(shares[: i + 1]) / sum(shares)
-            self._run_dim(head_dim, self._start + until * self.seconds)
-            if self.device.type == "cpu":
-                self._add_memory(head_dim)
-
-    def _run_dim(self, head_dim: int, deadline: float) -> None:
-        """The coarse grid first, so that little time still reaches far; then what lies between."""
-        grid = lengths(head_dim)
-        slice_s = 0.4 * (deadline - time.monotonic()) / len(grid)
-        done, end = 0, grid[-1] + 1
-        for tokens in sorted(grid, key=lambda n: (not is_power_of_two(n), n)):
-            left = deadline - time.monotonic()
-            if done >= LEAST_LENGTHS and self._expected_s(head_dim, tokens) > left:
-                end = min(end, tokens)
-            if tokens >= end:
-                continue
-            self._run_shape(self._shape(head_dim, tokens), slice_s)
-            done += 1
-            share = min(1.0, (time.monotonic() - self._start) / self.seconds)
-            self.report(f"D = {head_dim}, N = {tokens:,}", share)
-        if end <= grid[-1]:
-            self.remarks.append(f"D = {head_dim}: no time for all N from {end} on")
-
-    def _shape(self, head_dim: int, tokens: int) -> Shape:
-        return Shape(1, max(1, TOKENS[self.device.type] // tokens), tokens, head_dim)
-
-    def _expected_s(self, head_dim: int, tokens: int) -> float:
-        """Time for the fewest rounds at N, from what the next smaller N took."""
-        own = [p for p in self.points if p.head_dim == head_dim]
-        last = max((p.tokens for p in own if p.tokens < tokens), default=own[0].tokens)
-        calls_ms = sum(
-            p.median_ms
-            * (tokens * self._shape(head_dim, tokens).heads)
-            / (p.tokens * p.heads)
-            * (1 if p.role == "efficient" else tokens / p.tokens)
-            for p in own
-            if p.tokens == last
-        )
-        return 1e-3 * calls_ms * (LEAST_ROUNDS + 3)
-
-    def _run_shape(self, shape: Shape, seconds: float) -> None:
+    def measure(self, shape: Shape, lines: Sequence[Line]) -> list[Point]:
+        """A point for every line that is right and fits."""
         setting = Setting(shape, getattr(torch, self.dtype), self.device)
         problem = Problem(setting, gradients=False)
-        ready: dict[Line, tuple[Operation, Call]] = {}
-        for line in LINES[self.device.type]:
-            if (
-                line.form == "published"
-                and self._published_bytes(line, shape) > MOST_BYTES[self.device.type]
-            ):
+        ready: dict[Line, tuple[Operation, Call, float | None]] = {}
+        for line in lines:
+            if not self._fits(line, shape) or not self._checked.get((shape.head_dim, line), True):
                 continue
             try:
                 ready[line] = self._prepare(line, problem)
             except Exception as error:
                 told = str(error).strip().splitlines() or [type(error).__name__]
                 self.remarks.append(f"{line.name} at {shape}: {told[0][:200]}")
-        times = take_turns({line: call for line, (_, call) in ready.items()}, self.device, seconds)
-        for line, (operation, call) in ready.items():
-            peak = cuda_peak_mib(call, self.device) if self.device.type == "cuda" else None
-            self.points.append(_point(line, shape, times[line], operation, peak))
+        calls = {line: call for line, (_, call, _) in ready.items()}
+        times = take_turns(calls, self.device, self.seconds)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+        return [
+            make_point(line, shape, times[line], operation.flops["forward"], peak)
+            for line, (operation, _, peak) in ready.items()
+        ]
 
-    def _published_bytes(self, line: Line, shape: Shape) -> int:
-        entries = 3 * shape.tokens if line.role == "direct" else 2 * shape.head_dim**2
+    def add_memory(self, points: list[Point], head_dims: Sequence[int]) -> None:
+        """On a CPU: peaks at the powers of two, from a fresh process for every D."""
+        for head_dim in head_dims if self.device.type == "cpu" else ():
+            chosen = [
+                i
+                for i, p in enumerate(points)
+                if p.head_dim == head_dim and is_power_of_two(p.tokens)
+            ]
+            try:
+                peaks = probe_peaks_mib("attention", [self._request(points[i]) for i in chosen])
+            except RuntimeError as error:
+                self.remarks.append(f"D = {head_dim}: memory was not measured: {error}")
+                continue
+            for i, peak in zip(chosen, peaks, strict=True):
+                points[i] = replace(points[i], peak_mib=peak)
+
+    def _request(self, point: Point) -> dict[str, object]:
+        mechanisms = {line.name: line.mechanism for line in LINES[self.device.type]}
+        return {
+            "mechanism": mechanisms[point.line],
+            "shape": asdict(shape_on(self.device.type, point.head_dim, point.tokens)),
+            "dtype": self.dtype,
+            "direction": "forward",
+            "threads": torch.get_num_threads(),
+        }
+
+    def _fits(self, line: Line, shape: Shape) -> bool:
+        """Whether a published form leaves room for others."""
+        if line.form != "published":
+            return True
+        most = CPU_BYTES
+        if self.device.type == "cuda":
+            most = torch.cuda.get_device_properties(self.device).total_memory // 2
+        entries = 4 * shape.tokens if line.role == "direct" else 2 * shape.head_dim**2
         size: int = getattr(torch, self.dtype).itemsize
-        return shape.heads * shape.tokens * entries * size
+        return shape.batch * shape.heads * shape.tokens * entries * size <= most
 
-    def _prepare(self, line: Line, problem: Problem) -> tuple[Operation, Call]:
-        """Build the form and hold it to its equation; one of ours that is wrong is refused."""
+    def _prepare(self, line: Line, problem: Problem) -> tuple[Operation, Call, float | None]:
+        """The form, one call of it, which was made once, and its memory on a GPU."""
         mechanism, backend = find(line.mechanism)
         operation = mechanism.build(problem.setting, backend)
-        faults = problem.check(operation, mechanism.family, gradients=False).faults()
-        if faults and not mechanism.peer:
-            raise ArithmeticError("not timed: " + "; ".join(faults))
-        return operation, make_call(problem, operation, "forward")
-
-    def _add_memory(self, head_dim: int) -> None:
-        """Peaks at the powers of two, from one fresh process."""
-        mechanisms = {line.name: line.mechanism for line in LINES[self.device.type]}
-        chosen = [
-            i
-            for i, p in enumerate(self.points)
-            if p.head_dim == head_dim and is_power_of_two(p.tokens)
-        ]
-        requests = [
-            {
-                "mechanism": mechanisms[self.points[i].line],
-                "shape": asdict(self._shape(head_dim, self.points[i].tokens)),
-                "dtype": self.dtype,
-                "direction": "forward",
-                "threads": torch.get_num_threads(),
-            }
-            for i in chosen
-        ]
-        try:
-            peaks = probe_peaks_mib("attention", requests)
-        except RuntimeError as error:
-            self.remarks.append(f"D = {head_dim}: memory was not measured: {error}")
-            return
-        for i, peak in zip(chosen, peaks, strict=True):
-            self.points[i] = replace(self.points[i], peak_mib=peak)
+        place = problem.setting.shape.head_dim, line
+        if place not in self._checked:
+            faults = problem.check(operation, mechanism.family, gradients=False).faults()
+            self._checked[place] = mechanism.peer or not faults
+            if not self._checked[place]:
+                raise ArithmeticError("not timed: " + "; ".join(faults))
+        call = make_call(problem, operation, "forward")
+        if self.device.type == "cuda":
+            return operation, call, cuda_peak_mib(call, self.device)
+        call()
+        return operation, call, None
 
 
 def take_turns(
@@ -261,27 +149,13 @@ def take_turns(
     start, rounds = time.monotonic(), 0
     while rounds < LEAST_ROUNDS or (rounds < MOST_ROUNDS and time.monotonic() - start < seconds):
         for line, call in calls.items():
-            times[line] += repeat_ms(call, device, AT_ONCE[device.type])
+            times[line] += repeat_ms(call, device, _at_once(times[line], device))
         rounds += 1
     return times
 
 
-def _point(
-    line: Line, shape: Shape, times_ms: list[float], operation: Operation, peak: float | None
-) -> Point:
-    timing = summarise(times_ms)
-    return Point(
-        line=line.name,
-        role=line.role,
-        form=line.form,
-        head_dim=shape.head_dim,
-        tokens=shape.tokens,
-        heads=shape.heads,
-        times_ms=tuple(round(t, 5) for t in times_ms),
-        median_ms=timing.median_ms,
-        p20_ms=timing.p20_ms,
-        p80_ms=timing.p80_ms,
-        tokens_per_s=1e3 * shape.heads * shape.tokens / timing.median_ms,
-        flops=operation.flops["forward"],
-        peak_mib=peak,
-    )
+def _at_once(times_ms: list[float], device: torch.device) -> int:
+    """How many calls a turn is: one at first, then as many as `TURN_MS` allows."""
+    if not times_ms:
+        return 1
+    return max(1, min(AT_ONCE[device.type], int(TURN_MS / median(times_ms))))

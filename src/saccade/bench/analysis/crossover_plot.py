@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,34 +10,48 @@ from saccade.bench.analysis.figures import COLOURS, new_figure, save_figure, tid
 from saccade.ops.taylor import memory_threshold, speed_threshold
 
 if TYPE_CHECKING:
-    from saccade.bench.analysis.crossings import Crossing
-    from saccade.bench.analysis.crossover import Comparison, CrossoverFindings
-    from saccade.bench.analysis.crossover_measure import Point
+    from matplotlib.figure import Figure
 
-__all__ = ["draw_crossover"]
+    from saccade.bench.analysis.crossings import Crossing, Verdict
+    from saccade.bench.analysis.crossover import Comparison, CrossoverFindings
+    from saccade.bench.analysis.crossover_lines import Point
+
+__all__ = ["draw_crossover", "make_figure"]
 
 ROLES: dict[str, dict[str, Any]] = {
     "softmax": {"color": "black", "marker": "."},
     "direct": {"color": COLOURS[1], "marker": "s"},
     "efficient": {"color": COLOURS[0], "marker": "o"},
 }
+SLOWER_SOFTMAX: dict[str, dict[str, Any]] = {"softmax, flash": {"color": "#888888"}}
+LEGEND_ROWS = 2
+MOST_TICKS = 5
 FORMS: dict[str, Any] = {"fused": "-", "torch": (0, (4, 1.5)), "published": (0, (1, 1.5))}
 
 PAIRS: dict[tuple[str, str], tuple[str, str, str]] = {
     ("published", "direct"): ("as published: efficient ahead of direct", COLOURS[3], "D"),
+    ("published", "softmax"): ("as published: efficient ahead of softmax", COLOURS[4], "D"),
     ("torch", "direct"): ("torch: efficient ahead of direct", COLOURS[0], "o"),
     ("torch", "softmax"): ("torch: efficient ahead of softmax", "black", "o"),
     ("fused", "direct"): ("fused: efficient ahead of direct", COLOURS[2], "s"),
     ("fused", "softmax"): ("fused: efficient ahead of softmax", "#7F7F7F", "s"),
 }
 
+ENDS: dict[Verdict, tuple[str, str]] = {
+    "behind to the end": ("^", "not up to here"),
+    "ahead from the start": ("v", "before this"),
+}
+
 
 def draw_crossover(findings: CrossoverFindings, stem: Path) -> list[Path]:
     """Write `stem`.png and `stem`.svg; nothing where there are no points."""
+    return save_figure(make_figure(findings), stem) if findings.points else []
+
+
+def make_figure(findings: CrossoverFindings) -> Figure:
+    """For each D throughput and memory over N, and below them the crossings over D."""
     dims, found = findings.head_dims(), findings.comparisons()
-    if not dims:
-        return []
-    figure = new_figure(14, 11.5)
+    figure = new_figure(14, 12.5)
     grid = figure.add_gridspec(3, 2 * len(dims), height_ratios=(1, 1, 1.35))
     for i, dim in enumerate(dims):
         points = [p for p in findings.points if p.head_dim == dim]
@@ -51,10 +66,12 @@ def draw_crossover(findings: CrossoverFindings, stem: Path) -> list[Path]:
     _add_legend(figure)
     name = findings.environment.get("device_name", "")
     figure.suptitle(
-        f"From how many tokens on linear time pays: {name}, {findings.dtype}, forward", fontsize=12
+        f"From how many tokens on linear time pays: {name}, {findings.dtype}, forward",
+        fontsize=12,
+        y=0.99,
     )
-    figure.tight_layout(rect=(0, 0.035, 1, 0.985))
-    return save_figure(figure, stem)
+    figure.tight_layout(rect=(0, 0, 1, 0.95))
+    return figure
 
 
 def _add_legend(figure: Any) -> None:
@@ -66,7 +83,16 @@ def _add_legend(figure: Any) -> None:
     for words, style in grey.items():
         lines.append(Line2D([], [], color="#999999", linestyle=style))
         names.append(f"theory, {words} features")
-    figure.legend(lines, names, loc="lower center", ncols=len(names), frameon=False, fontsize=8.5)
+    columns = ceil(len(names) / LEGEND_ROWS)
+    figure.legend(
+        lines,
+        names,
+        frameon=False,
+        fontsize=8.5,
+        ncols=columns,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0.975),
+    )
 
 
 def _lines(points: list[Point]) -> dict[str, list[Point]]:
@@ -77,12 +103,16 @@ def _lines(points: list[Point]) -> dict[str, list[Point]]:
 
 
 def _look(point: Point) -> dict[str, Any]:
-    return ROLES[point.role] | {
-        "linestyle": FORMS[point.form],
-        "linewidth": 1.4,
-        "markersize": 3.5,
-        "fillstyle": "none" if point.form == "published" else "full",
-    }
+    return (
+        ROLES[point.role]
+        | SLOWER_SOFTMAX.get(point.line, {})
+        | {
+            "linestyle": FORMS[point.form],
+            "linewidth": 1.4,
+            "markersize": 3.5,
+            "fillstyle": "none" if point.form == "published" else "full",
+        }
+    )
 
 
 def _draw_throughput(axes: Any, points: list[Point], found: list[Comparison]) -> None:
@@ -123,7 +153,7 @@ def _finish_panel(axes: Any, points: list[Point], *, first: bool) -> None:
     ticks = [n for n in lengths if n & (n - 1) == 0]
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    shown = ticks[:: 2 if len(ticks) > 5 else 1]
+    shown = ticks[:: ceil(len(ticks) / MOST_TICKS)]
     axes.set_xticks(shown, [f"{n:,}" for n in shown], fontsize=8)
     axes.set_xlim(lengths[0] / 1.2, lengths[-1] * 1.2)
     tidy(axes)
@@ -143,7 +173,9 @@ def _draw_crossings(axes: Any, dims: list[int], found: list[Comparison], measure
     pairs = [key for key in PAIRS if any((c.form, c.rival) == key for c in found)]
     for place, key in enumerate(pairs):
         shift = 1 + 0.04 * (place - (len(pairs) - 1) / 2)
-        _draw_marks(axes, [c for c in found if (c.form, c.rival) == key], key, shift)
+        for comparison in found:
+            if (comparison.form, comparison.rival) == key:
+                _draw_mark(axes, comparison, shift)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xticks(dims, [str(d) for d in dims])
@@ -151,49 +183,48 @@ def _draw_crossings(axes: Any, dims: list[int], found: list[Comparison], measure
     axes.set_xlabel("head dim D")
     axes.set_ylabel("tokens N")
     axes.set_title(f"Ahead in {measure} from N tokens on: theory (grey) and measured", fontsize=10)
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    _explain_marks(axes, pairs, {c.crossing.verdict for c in found})
     tidy(axes)
 
 
-def _draw_marks(axes: Any, found: list[Comparison], key: tuple[str, str], shift: float) -> None:
-    label, colour, marker = PAIRS[key]
-    for c in found:
-        crossing, x = c.crossing, c.head_dim * shift
-        if crossing.verdict == "crosses" and crossing.tokens is not None:
-            low, high = _interval(crossing)
-            errors = [[crossing.tokens - low], [high - crossing.tokens]]
-            axes.errorbar(
-                x,
-                crossing.tokens,
-                errors,
-                color=colour,
-                marker=marker,
-                markersize=6,
-                capsize=3,
-                linestyle="none",
-                label=label,
-            )
-        elif crossing.verdict == "behind to the end":
-            axes.plot(
-                x,
-                crossing.last_tokens,
-                marker="^",
-                color=colour,
-                fillstyle="none",
-                linestyle="none",
-                label=f"{label}: not up to here",
-            )
-        elif crossing.verdict == "ahead from the start":
-            axes.plot(
-                x,
-                crossing.first_tokens,
-                marker="v",
-                color=colour,
-                fillstyle="none",
-                linestyle="none",
-                label=f"{label}: before this",
-            )
-        label = "_" + label.lstrip("_")
+def _draw_mark(axes: Any, comparison: Comparison, shift: float) -> None:
+    """A crossing with its interval, or an empty triangle where the grid ended without one."""
+    crossing, x = comparison.crossing, comparison.head_dim * shift
+    _, colour, marker = PAIRS[comparison.form, comparison.rival]
+    if crossing.verdict == "crosses" and crossing.tokens is not None:
+        low, high = _interval(crossing)
+        errors = [[crossing.tokens - low], [high - crossing.tokens]]
+        axes.errorbar(
+            x, crossing.tokens, errors, color=colour, marker=marker, markersize=6, capsize=3
+        )
+    elif crossing.verdict in ENDS:
+        triangle, _ = ENDS[crossing.verdict]
+        ends = {"^": crossing.last_tokens, "v": crossing.first_tokens}
+        axes.plot(x, ends[triangle], marker=triangle, color=colour, fillstyle="none")
+
+
+def _explain_marks(axes: Any, pairs: list[tuple[str, str]], verdicts: set[Verdict]) -> None:
+    """A legend below the panel, where it covers no mark."""
+    from matplotlib.lines import Line2D
+
+    lines, names = axes.get_legend_handles_labels()
+    for name, colour, marker in (PAIRS[key] for key in pairs):
+        lines.append(Line2D([], [], color=colour, marker=marker, linestyle="none"))
+        names.append(name)
+    for triangle, words in (ENDS[verdict] for verdict in ENDS if verdict in verdicts):
+        lines.append(
+            Line2D([], [], color="#666666", marker=triangle, fillstyle="none", linestyle="none")
+        )
+        names.append(words)
+    axes.legend(
+        lines,
+        names,
+        frameon=False,
+        fontsize=8,
+        ncols=2,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.14),
+    )
 
 
 def _interval(crossing: Crossing) -> tuple[float, float]:
