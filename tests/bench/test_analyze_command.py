@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,6 +22,9 @@ def test_crossover_writes_what_it_prints(tmp_path):
     assert document["format"] == "saccade.analyze.crossover"
     assert document["complete"] is True
     assert document["points"]
+    assert document["environment"]["command"] == "saccade analyze " + shlex.join(
+        [*options, "--json"]
+    )
     files = {path.suffix: path for path in tmp_path.glob("crossover_cpu_*")}
     assert set(files) == {".json", ".md", ".png", ".svg"}
     assert json.loads(files[".json"].read_text()) == document
@@ -60,7 +64,7 @@ def test_ctrl_c_keeps_what_there_is(command, tmp_path):
     ("arguments", "told"),
     [
         ("crossover --d 0", "d=0; expected at least 1"),
-        ("crossover --d many", "--d 'many'; expected integers"),
+        ("crossover --d many", "--d 'many': expected integers"),
         ("scaling --device tpu", "device='tpu'; accepted: auto, cpu, cuda"),
         ("approximation --out /proc/nowhere", "--out /proc/nowhere"),
     ],

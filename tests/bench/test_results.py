@@ -13,7 +13,7 @@ from saccade.bench.output import write_attention
 from saccade.bench.plots import _comparable
 from saccade.bench.presets import PRESETS
 from saccade.bench.results import AttentionResult, Roof, Row, Timing
-from saccade.bench.tables import as_markdown, summaries
+from saccade.bench.tables import as_markdown, provenance, summaries
 from saccade.bench.targets import Target, judge
 from saccade.errors import ConfigError
 
@@ -54,6 +54,22 @@ def result() -> AttentionResult:
                 row("performer", "performer", n, None, direction=direction),
             ]
     return AttentionResult(describe_environment(CPU), Roof(1.0, 10.0), rows, complete=True)
+
+
+@pytest.mark.parametrize("folder", [["--out", "/home/me/x"], ["--out=/home/me/x"]])
+def test_the_command_leaves_out_the_folder(folder, monkeypatch):
+    arguments = ["analyze", "crossover", *folder, "--device", "cuda"]
+    monkeypatch.setattr("sys.argv", ["/usr/bin/saccade", *arguments])
+    command = describe_environment(CPU)["command"]
+    assert command == "saccade analyze crossover --device cuda"
+
+
+def test_what_is_not_known_is_not_told():
+    facts = describe_environment(CPU) | {"git_revision": None, "driver": None}
+    assert "None" not in provenance(facts)
+    told = provenance(facts | {"git_revision": "0123abc", "driver": "580.1"})
+    assert "driver 580.1, " in told
+    assert told.endswith("revision 0123abc.")
 
 
 def test_json_round_trip(result):

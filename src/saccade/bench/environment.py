@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -51,8 +52,19 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "saccade": __version__,
         "packages": {name: _version(name) for name in PACKAGES},
         "git_revision": _git_revision(),
-        "command": shlex.join(["saccade", *sys.argv[1:]]),
+        "command": shlex.join(["saccade", *_without_folder(sys.argv[1:])]),
     }
+
+
+def _without_folder(arguments: Sequence[str]) -> list[str]:
+    """What was typed, less `--out` and its folder: that belongs to one machine."""
+    kept, words = [], iter(arguments)
+    for word in words:
+        if word == "--out":
+            next(words, None)
+        elif not word.startswith("--out="):
+            kept.append(word)
+    return kept
 
 
 def device_name(device: torch.device) -> str:

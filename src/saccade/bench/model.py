@@ -15,7 +15,7 @@ from saccade.bench.clock import time_calls
 from saccade.bench.memory import cuda_peak_mib, probe_peak_mib
 from saccade.bench.results import Timing
 from saccade.bench.shapes import Pass
-from saccade.bench.tables import Table, markdown_table, number
+from saccade.bench.tables import Table, markdown_table, number, provenance
 from saccade.errors import ConfigError
 from saccade.models import VisionTransformer, create_model
 
@@ -132,9 +132,7 @@ class ModelResult:
         facts = self.environment
         state = "" if self.complete else "\n**Interrupted: these are the rows it got to.**\n"
         heading = (
-            f"# Models on {facts['device_name']}\n\n`{facts['command']}`, {facts['time'][:10]}, "
-            f"{facts['threads']} CPU threads, torch {facts['packages']['torch']}, "
-            f"revision {facts['git_revision']}.\n\n"
+            f"# Models on {facts['device_name']}\n\n{provenance(facts)}\n\n"
             "`training` is forward, backward and an AdamW step. Peak memory of a GPU includes the "
             "model, of the CPU it is what the step adds.\n" + state
         )

@@ -147,13 +147,16 @@ def _heading(result: AttentionResult) -> str:
 
 
 def provenance(facts: Mapping[str, Any]) -> str:
-    """The command, the day, the versions and the revision, in a sentence."""
-    versions = ", ".join(f"{k} {v}" for k, v in facts["packages"].items() if v is not None)
-    return (
-        f"`{facts['command']}`, {facts['time'][:10]}, {facts['threads']} CPU threads, {versions}, "
-        f"Python {facts['python']}, driver {facts['driver']}, CUDA {facts['cuda']}, "
-        f"revision {facts['git_revision']}."
-    )
+    """The command, the day, the versions and the revision, as far as known, in a sentence."""
+    named = {
+        **facts["packages"],
+        "Python": facts["python"],
+        "driver": facts["driver"],
+        "CUDA": facts["cuda"],
+        "revision": facts["git_revision"],
+    }
+    known = ", ".join(f"{name} {value}" for name, value in named.items() if value is not None)
+    return f"`{facts['command']}`, {facts['time'][:10]}, {facts['threads']} CPU threads, {known}."
 
 
 def summaries(result: AttentionResult) -> list[Table]:
