@@ -1,5 +1,6 @@
 """`saccade analyze crossover`: what it measures, and that time is spent where it tells."""
 
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -72,14 +73,17 @@ def test_a_grid_ends_when_the_time_is_spent(crossed):
     assert crossed.remarks == [f"D = 8: no time for all forms at N = {named}"]
 
 
-def test_a_wrong_form_is_not_timed_and_told_of_once(monkeypatch):
+def replace_direct(monkeypatch, attend):
     def build(setting, backend):
-        def without_the_half(q, k, v):
-            return taylor_attention(q, k, v, coefficients=(1.0, 1.0, 1.0))
-
-        return Operation(without_the_half, quadratic_flops(setting.shape))
+        return Operation(attend, quadratic_flops(setting.shape))
 
     monkeypatch.setitem(MECHANISMS._entries, "taylor-direct", Mechanism("taylor", build, ""))
+
+
+def test_a_wrong_form_is_not_timed_and_told_of_once(monkeypatch):
+    replace_direct(
+        monkeypatch, lambda q, k, v: taylor_attention(q, k, v, coefficients=(1.0, 1.0, 1.0))
+    )
     remarks = []
     bench = crossover_measure.Device(CPU, "float32", 0.0, remarks)
     for tokens in (32, 64):
@@ -88,6 +92,21 @@ def test_a_wrong_form_is_not_timed_and_told_of_once(monkeypatch):
         assert [point.line for point in points] == right
     (remark,) = remarks
     assert remark.startswith("direct at D=8 N=32 B=1 H=2: not timed: out is off by")
+
+
+def test_a_form_is_compared_with_float64_once_for_each_head_dim(monkeypatch):
+    calls = []
+
+    def attend(q, k, v):
+        calls.append((q.shape[3], q.shape[2]))
+        return taylor_attention(q, k, v)
+
+    replace_direct(monkeypatch, attend)
+    bench = crossover_measure.Device(CPU, "float32", 0.0, [])
+    for dim, tokens in ((8, 32), (8, 64), (16, 32)):
+        bench.measure(Shape(1, 2, tokens, dim), LINES["cpu"])
+    timed = LEAST_ROUNDS + 1
+    assert Counter(calls) == {(8, 32): timed + 1, (8, 64): timed, (16, 32): timed + 1}
 
 
 def test_slow_calls_are_repeated_less():
@@ -134,7 +153,7 @@ def test_ninety_seconds_find_every_planted_crossing(gpu_run):
     assert gpu.now_s < 92
     found = time_crossings(findings)
     beyond_reach = found.pop(("torch", "softmax", 128))
-    assert beyond_reach.verdict == "behind to the end"
+    assert (beyond_reach.verdict, beyond_reach.last_tokens) == ("behind to the end", 131072)
     assert len(found) == 6 * 4 - 1
     for (form, rival, dim), crossing in found.items():
         assert crossing.tokens == pytest.approx(CROSSINGS[form, rival][dim], rel=0.03)
