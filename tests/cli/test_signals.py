@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,34 @@ def interrupt_a_finaliser() -> None:
     Dying()
     time.sleep(5)
     raise AssertionError("the interrupt was lost")
+
+
+LOADING = """
+import os, signal, time
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.2)
+except KeyboardInterrupt:
+    raise ImportError("an optional part is missing") from None
+LOADED = True
+"""
+
+
+def load_and_go_on(module: str) -> None:
+    import_module(module)
+    time.sleep(5)
+    raise AssertionError("the interrupt was lost")
+
+
+def test_an_interrupt_waits_for_modules_that_are_being_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them takes any failure of another for a part that is not installed, and goes on."""
+    (tmp_path / "optional_part.py").write_text(LOADING)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyboardInterrupt), catch_interrupts([signal.SIGINT]):
+        load_and_go_on("optional_part")
+    assert sys.modules["optional_part"].LOADED
 
 
 def take_for_an_error() -> None:

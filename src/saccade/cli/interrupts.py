@@ -1,9 +1,10 @@
 """Ctrl-C and SIGTERM for every command: one line, and an exit code that a shell or Slurm can use.
 
-A signal becomes a KeyboardInterrupt, which can get lost. Python drops one that is raised inside a
-finaliser or the callback of a weak reference, of which imports and matplotlib are full; compiled
-code turns one into an error of its own, or into success. So it is raised again where it was
-dropped, and whatever a command ends with after a signal is the signal's doing.
+A signal becomes a KeyboardInterrupt, which can get lost. Modules that are being loaded take it for
+something missing and go on without: it waits until they are. Python drops one that is raised inside
+a finaliser or the callback of a weak reference, of which matplotlib is full: it is raised again.
+Compiled code turns one into an error of its own, or into success: whatever a command ends with
+after a signal is the signal's doing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Halted", "catch_interrupts", "halting"]
 
-AGAIN_S = 0.01
+AGAIN_S = 0.02
 
 
 class Halted(SaccadeError):  # noqa: N818 - it names an event, not a fault
@@ -74,17 +75,22 @@ class _Interrupts:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
-        raise KeyboardInterrupt(number)
+        if not _is_importing(frame):
+            raise KeyboardInterrupt(number)
+        self._send_again()
 
     def raise_again(self, dropped: UnraisableHookArgs) -> None:
-        """Take what Python could not raise: give an interrupt once more, from another thread."""
+        """Take what Python could not raise, and send an interrupt once more."""
         if self.signal and issubclass(dropped.exc_type, KeyboardInterrupt):
-            main = threading.main_thread().ident
-            again = threading.Timer(AGAIN_S, signal.pthread_kill, [main, self.signal])
-            again.daemon = True
-            again.start()
+            self._send_again()
         else:
             self.report_dropped(dropped)
+
+    def _send_again(self) -> None:
+        main = threading.main_thread().ident
+        again = threading.Timer(AGAIN_S, signal.pthread_kill, [main, self.signal])
+        again.daemon = True
+        again.start()
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -97,3 +103,9 @@ class _Interrupts:
             if self.signal and not getattr(end, "code", 0):
                 raise Halted(self.signal) from None
             raise
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_globals.get("__name__") != "importlib._bootstrap":
+        frame = frame.f_back
+    return frame is not None
