@@ -67,7 +67,7 @@ def test_a_failure_ends_with_its_reason_and_code_4(saccade: Saccade, tmp_path: P
         (["digit-quick", "--out", "OUT"], "did you mean 'digits-quick'"),
         (["digits-quick", "--attention", "softmax,tayler", "--out", "OUT"], "'taylor'"),
         (["digits-quick", "--attention", "softmax", "--out", "OUT"], "only 'softmax' to compare"),
-        (["digits-quick", "--attention", ",", "--out", "OUT"], "nothing to compare"),
+        (["digits-quick", "--attention", ",", "--out", "OUT"], "names nothing"),
         (["digits-quick", "--seeds", "0", "--out", "OUT"], "seeds=0: wants at least 1"),
         (["digits-quick", "--jobs", "0", "--out", "OUT"], "jobs=0: wants at least 1"),
         (["digits-quick", "--folds", "1", "--out", "OUT"], "folds=1"),
