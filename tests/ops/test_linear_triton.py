@@ -86,6 +86,37 @@ def test_any_number_of_tokens(tokens, dtype):
     hold("favor_softmax", dtype, batch=1, heads=1, **shape)
 
 
+@pytest.fixture
+def whole_heads(monkeypatch):
+    """One program a head, however few heads there are, for every map."""
+    monkeypatch.setattr(launch, "PROGRAMS_PER_PROCESSOR", 0)
+    monkeypatch.setattr(launch, "HEAVY_SLOPES", ())
+
+
+@pytest.mark.parametrize("feature_map", MAPS)
+def test_whole_heads_are_as_good_as_plain_torch(whole_heads, feature_map):
+    shape = {"queries": 65, "keys": 130, "dim": 16, "width": 12, "masked": True}
+    hold(feature_map, torch.bfloat16, batch=1, heads=2, **shape)
+
+
+@pytest.mark.parametrize(("tokens", "features", "dim"), [(1, 24, 16), (64, 128, 32), (129, 7, 20)])
+def test_whole_heads_of_any_size(whole_heads, tokens, features, dim):
+    draws = 12 if tokens == 1 else 4
+    shape = {"queries": tokens, "keys": max(20, tokens), "dim": dim, "width": dim}
+    hold("favor_softmax", torch.bfloat16, features=features, draws=draws, batch=1, heads=1, **shape)
+
+
+def test_whole_heads_give_what_pieces_give(monkeypatch):
+    q, k, v, mask = make_inputs(batch=2, heads=2, queries=70, keys=50, masked=True)
+    mask[0] = False
+    pieces = with_gradients(partial(fused, "relu", 24), [q, k, v, mask], torch.bfloat16)
+    monkeypatch.setattr(launch, "PROGRAMS_PER_PROCESSOR", 0)
+    whole = with_gradients(partial(fused, "relu", 24), [q, k, v, mask], torch.bfloat16)
+    for x, y in zip(whole, pieces, strict=True):
+        assert x.isfinite().all()
+        assert (x.double() - y.double()).norm() <= 0.01 * y.double().norm()
+
+
 def test_one_key_gets_all_the_weight():
     q, k, v, _ = make_inputs(queries=5, keys=1)
     out, dq, dk, dv = with_gradients(partial(fused, "relu", 24), [q, k, v, None], torch.float32)
@@ -103,7 +134,7 @@ def test_any_head_width(feature_map, dim, width):
 @pytest.mark.parametrize("features", [1, 7, 64, 150])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_any_number_of_features(features, dtype):
-    hold("favor_softmax", dtype, features=features, batch=1, heads=1, queries=40, draws=4)
+    hold("favor_softmax", dtype, features=features, batch=1, heads=1, queries=40, draws=6)
 
 
 def test_head_dims_in_every_precision():
@@ -263,32 +294,23 @@ class PlantedErrors:
     """Wrong versions of what happens between the kernels."""
 
     @staticmethod
-    def drop_a_piece(summed, call, x, u, **options):
-        if x.shape[2] < 64:
+    def drop_a_piece(summed, call, k, v, key_mask=None, queries=None, **options):
+        if queries is not None:
             return summed
-        return launch.head_state(call, x[:, :, :-32], u[:, :, :-32], **_cut(options))
+        mask = key_mask[:, :-32].contiguous()
+        return launch.head_state(call, k[:, :, :-32], v[:, :, :-32], key_mask=mask, **options)
 
     @staticmethod
-    def forget_the_largest_exponent(summed, call, x, u, **options):
+    def forget_the_largest_exponent(summed, *_args, **_options):
         return HeadState(summed.state, summed.weight, summed.base, summed.top * 0)
 
     @staticmethod
-    def forget_the_denominator(summed, call, x, u, **options):
+    def forget_the_denominator(summed, *_args, **_options):
         return HeadState(summed.state, summed.weight * 0, summed.base, summed.top)
 
     @staticmethod
-    def forget_the_base(summed, call, x, u, **options):
+    def forget_the_base(summed, *_args, **_options):
         return HeadState(summed.state, summed.weight, summed.base * 0, summed.top)
-
-
-def _cut(options):
-    mask, rows = options.pop("key_mask", None), options.pop("queries", None)
-    if mask is not None:
-        options["key_mask"] = mask[:, :-32].contiguous()
-    if rows is not None:
-        fields = (x[..., :-32].contiguous() for x in (rows.total, rows.top, rows.pull))
-        options["queries"] = launch.QueryRows(*fields)
-    return options
 
 
 PLANTED = [name for name in vars(PlantedErrors) if not name.startswith("_")]
@@ -299,8 +321,8 @@ PLANTED = [name for name in vars(PlantedErrors) if not name.startswith("_")]
 def test_planted_error_is_caught(monkeypatch, error, dtype):
     right, wrong = launch.head_state, getattr(PlantedErrors, error)
 
-    def planted(call, x, u, **options):
-        return wrong(right(call, x, u, **options), call, x, u, **dict(options))
+    def planted(*args, **options):
+        return wrong(right(*args, **options), *args, **options)
 
     monkeypatch.setattr(op, "head_state", planted)
     feature_map = "gelu" if error == "forget_the_base" else "favor_softmax"

@@ -9,12 +9,18 @@ parent). Exponents of FAVOR+ are kept in base 2: y = factor W x - |x|^2 norm, g 
 import triton
 import triton.language as tl
 
+from saccade.ops.products import nearest_tf32
+
 __all__ = [
     "RUNTIME_SIZES",
+    "add_columns",
+    "add_outer",
+    "add_rows",
     "exact",
     "feature",
     "half_norm",
     "head_offset",
+    "load_projection",
     "load_rows",
     "product",
     "project",
@@ -24,12 +30,13 @@ __all__ = [
 ]
 
 # One compiled variant serves every number of tokens, heads and pieces.
-RUNTIME_SIZES = ["heads", "tokens", "splits", "chunk"]
+RUNTIME_SIZES = ["heads", "tokens", "splits", "chunk", "queries", "keys"]
 
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 CLAMP = tl.constexpr(10.0)
 ROOT_HALF = tl.constexpr(0.7071067811865476)
-ROOT_TWO_PI = tl.constexpr(2.5066282746310002)
+DENSITY = tl.constexpr(0.3989422804014327)  # of the normal distribution at 0
+HALF_LOG2_E = tl.constexpr(0.7213475204444817)
 
 
 @triton.jit
@@ -84,8 +91,7 @@ def rounded(x, OPERAND: tl.constexpr):
     if OPERAND == "bf16":
         x = bfloat(x)
     elif OPERAND == "tf32":
-        bits = x.to(tl.int32, bitcast=True)
-        x = ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+        x = nearest_tf32(x)
     return x
 
 
@@ -112,29 +118,82 @@ def product(a, b, acc, OPERAND: tl.constexpr):
 
 
 @triton.jit
-def project(
-    x,
-    w_ptr,
-    first,
-    M: tl.constexpr,
-    D: tl.constexpr,
-    BM: tl.constexpr,
-    DP: tl.constexpr,
-    PARTS: tl.constexpr,
-    OPERAND: tl.constexpr,
-):
-    """x W^T (rows, BM) in float32 and the leading part of W (BM, DP).
+def halves(x):
+    """x in float32 as a sum of two bfloat16 numbers."""
+    leading = bfloat(x)
+    return leading, bfloat(x - leading.to(tl.float32))
 
-    W is one matrix, or a sum of two in half precision: then the product loses nothing that float32
-    would keep.
+
+@triton.jit
+def add_rows(sums, g, weight, OPERAND: tl.constexpr):
+    """Add g weight to sums, which along axis 1 sum up to what is meant.
+
+    In bfloat16 by a product with both halves of the weight: g is not taken out of its pairs again.
+    No product is narrower than 16, so sums are (rows, 16); they are (rows, 1) otherwise.
+    """
+    if OPERAND == "bf16":
+        leading, rest = halves(weight)
+        cols = tl.arange(0, 16)[None, :]
+        parts = tl.where(cols == 0, leading[:, None], tl.where(cols == 1, rest[:, None], 0.0))
+        return product(g, operand(parts), sums, OPERAND)
+    return sums + tl.sum(g.to(tl.float32) * weight[None, :], axis=1)[:, None]
+
+
+@triton.jit
+def add_outer(acc, a, b, OPERAND: tl.constexpr):
+    """acc + a b^T; in bfloat16 by a product of their halves, which holds no b for every column."""
+    if OPERAND == "bf16":
+        a_leading, a_rest = halves(a)
+        b_leading, b_rest = halves(b)
+        cols, rows = tl.arange(0, 16)[None, :], tl.arange(0, 16)[:, None]
+        left = tl.where(cols < 2, a_leading[:, None], tl.where(cols == 2, a_rest[:, None], 0.0))
+        right = tl.where(rows == 1, b_rest[None, :], tl.where(rows < 3, b_leading[None, :], 0.0))
+        return product(operand(left), operand(right), acc, OPERAND)
+    return acc + a[:, None] * b[None, :]
+
+
+@triton.jit
+def operand(x):
+    """Numbers that are bfloat16 already, as bfloat16."""
+    if INTERPRETED:
+        return x.to(tl.float32)
+    return x.to(tl.bfloat16)
+
+
+@triton.jit
+def add_columns(sums, u, OPERAND: tl.constexpr):
+    """Add the rows of u to sums, whose rows are all alike: 16 in bfloat16, 1 otherwise."""
+    if OPERAND == "bf16":
+        ones = operand(tl.full([16, u.shape[0]], 1.0, tl.float32))
+        return product(ones, u, sums, OPERAND)
+    return sums + tl.sum(u.to(tl.float32), axis=0)[None, :]
+
+
+@triton.jit
+def load_projection(
+    w_ptr, first, M: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, DP: tl.constexpr,
+    PARTS: tl.constexpr,
+):  # fmt: skip
+    """W (BM, DP) from feature `first` on: a matrix, or two in half precision whose sum it is.
+
+    With two, products with W lose nothing that float32 would keep.
     """
     features = first + tl.arange(0, BM)
     w = load_rows(w_ptr, features, features < M, D, 0, D, DP, 1)
-    z = product(x, tl.trans(w), tl.zeros([x.shape[0], BM], tl.float32), OPERAND)
+    rest = w
     if PARTS == 2:
         rest = load_rows(w_ptr + M * D, features, features < M, D, 0, D, DP, 1)
+    return w, rest
+
+
+@triton.jit
+def project(x, w, rest, PARTS: tl.constexpr, OPERAND: tl.constexpr):
+    """x W^T in float32; with x and W exchanged, its transpose."""
+    z = tl.zeros([x.shape[0], w.shape[0]], tl.float32)
+    z = product(x, tl.trans(w), z, OPERAND)
+    if PARTS == 2:
         z = product(x, tl.trans(rest), z, OPERAND)
-    return z, w
+    return z
 
 
 @triton.jit
@@ -145,7 +204,23 @@ def half_norm(x, norm):
 
 
 @triton.jit
-def feature(y, MAP: tl.constexpr):
+def normal(y, OPERAND: tl.constexpr):
+    """The normal distribution function; within 5e-5 where operands have 11 bits or fewer."""
+    if OPERAND == "bf16" or OPERAND == "tf32":
+        t = tl.minimum(y * y, 16.81)
+        p = -1.3728505e-09 * t + 1.0994508e-07
+        p = p * t - 3.8364842e-06
+        p = p * t + 7.7668396e-05
+        p = p * t - 1.0301797e-03
+        p = p * t + 9.610001e-03
+        p = p * t - 0.066102967
+        p = p * t + 0.39882049
+        return tl.minimum(tl.maximum(p * y + 0.5, 0.0), 1.0)
+    return 0.5 + 0.5 * tl.erf(y * ROOT_HALF)
+
+
+@triton.jit
+def feature(y, MAP: tl.constexpr, OPERAND: tl.constexpr):
     """g of the exponent or the scaled projection y."""
     if MAP == "favor_softmax":
         g = tl.exp2(y)
@@ -154,7 +229,7 @@ def feature(y, MAP: tl.constexpr):
     elif MAP == "exp":
         g = tl.exp(tl.minimum(tl.maximum(y, -CLAMP), CLAMP))
     elif MAP == "gelu":
-        g = y * (0.5 + 0.5 * tl.erf(y * ROOT_HALF))
+        g = y * normal(y, OPERAND)
     elif MAP == "elu":
         g = tl.where(y > 0, y + 1.0, tl.exp(tl.minimum(y, 0.0)))
     else:
@@ -164,7 +239,7 @@ def feature(y, MAP: tl.constexpr):
 
 
 @triton.jit
-def slope(y, g, MAP: tl.constexpr):
+def slope(y, g, MAP: tl.constexpr, OPERAND: tl.constexpr):
     """dg/dz at y, where g = feature(y); for FAVOR+ with respect to the natural exponent."""
     if MAP == "favor_softmax":
         d = g
@@ -173,7 +248,7 @@ def slope(y, g, MAP: tl.constexpr):
     elif MAP == "exp":
         d = tl.where(tl.abs(y) <= CLAMP, g, 0.0)
     elif MAP == "gelu":
-        d = 0.5 + 0.5 * tl.erf(y * ROOT_HALF) + y * tl.exp(-0.5 * y * y) / ROOT_TWO_PI
+        d = normal(y, OPERAND) + y * (DENSITY * tl.exp2(y * y * -HALF_LOG2_E))
     elif MAP == "elu":
         d = tl.where(y > 0, 1.0, g)
     else:

@@ -3,14 +3,17 @@
 # mypy: disable-error-code="no-untyped-call"
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
 from saccade.ops.launches import launch_of
+from saccade.ops.linear.triton import heads as whole_heads
 from saccade.ops.linear.triton import state, tokens
 from saccade.ops.linear.triton.tiles import Pass, padded, tiles
 
@@ -18,12 +21,15 @@ __all__ = [
     "Call",
     "HeadState",
     "QueryRows",
+    "head_backward",
+    "head_forward",
     "head_state",
     "key_gradient",
     "mix",
     "parts_of",
     "query_gradient",
     "state_dtype",
+    "takes_whole_heads",
 ]
 
 # A piece of the tokens is long enough to be worth its partial state, and there are enough pieces
@@ -31,6 +37,10 @@ __all__ = [
 MIN_CHUNK = 512
 PROGRAMS_PER_PROCESSOR = 4
 PROCESSORS_WITHOUT_A_GPU = 16
+# Whole heads: all features at once, and the state beside them, in the registers of a program.
+MOST_FEATURES = 128
+WIDEST_HEAD = 32
+HEAVY_SLOPES = ("gelu",)  # with them the backward pass of a whole head spills registers
 
 
 def parts_of(projection: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -117,12 +127,12 @@ class HeadState:
     top: Tensor
 
 
-@dataclass(frozen=True)
-class QueryRows:
-    """Of every query: the denominator, the largest exponent (FAVOR+), minus gradient times o."""
+class QueryRows(NamedTuple):
+    """Of every query: the denominator, the largest exponent (FAVOR+), u = do / z and y = -u.o."""
 
     total: Tensor
     top: Tensor
+    scaled: Tensor
     pull: Tensor
 
 
@@ -152,7 +162,7 @@ def head_state(
     key_mask: Tensor | None = None,
     queries: QueryRows | None = None,
 ) -> HeadState:
-    """Sum over keys x with values u or, given `queries`, over queries x with gradients u."""
+    """Sum over keys x with values u or, given `queries`, over queries x with their scaled u."""
     (batch, heads, length), m, e = x.shape[:3], call.num_features, call.width
     blocks = call.tiles("state")
     count, groups = batch * heads, triton.cdiv(m, blocks["BM"])
@@ -164,13 +174,13 @@ def head_state(
     narrow = new(count, splits, m, dtype=torch.float32)
     peak = new((count, splits, m) if peaked else 0, dtype=torch.float32)
     plain = new(count, splits, e + 1, dtype=torch.float32)
-    rows = (None, None, None) if queries is None else (queries.total, queries.top, queries.pull)
+    top, pull = (None, None) if queries is None else (queries.top, queries.pull)
     launch = launch_of(
-        state.accumulate, (count * splits * (groups + 1),),
+        state.accumulate, (count * splits * groups,),
         heads, length, splits, chunk, *call.numbers(), *x.stride(), *u.stride(),
         QUERY=queries is not None, MASKED=key_mask is not None, **blocks, **call.options(),
     )  # fmt: skip
-    launch(x, u, call.weights, key_mask, *rows, wide, narrow, peak, plain)
+    launch(x, u, call.weights, key_mask, top, pull, wide, narrow, peak, plain)
     summed = HeadState(
         new(batch, heads, m, e, dtype=state_dtype(call.dtype)),
         new(batch, heads, m, dtype=torch.float32),
@@ -194,7 +204,7 @@ def mix(call: Call, q: Tensor, summed: HeadState, out: Tensor) -> tuple[Tensor, 
     blocks = call.tiles("mix")
     launch = launch_of(
         tokens.mix, (batch * heads * triton.cdiv(length, blocks["BN"]),),
-        heads, length, *call.numbers(), *q.stride(), *out.stride()[:3],
+        heads, length, call.numbers()[0], *q.stride(), *out.stride()[:3],
         **blocks, **call.options(),
     )  # fmt: skip
     launch(q, call.weights, summed.state, summed.weight, summed.base, out, total, top)
@@ -210,18 +220,18 @@ def query_gradient(
     out: Tensor,
     dq: Tensor,
 ) -> None:
-    """Write dq, and `pull` of the rows."""
+    """Write dq, and u and y of the rows."""
     batch, heads, length = q.shape[:3]
     blocks = call.tiles("gradient")
     launch = launch_of(
         tokens.query_gradient, (batch * heads * triton.cdiv(length, blocks["BN"]),),
-        heads, length, *call.numbers(), math.sqrt(call.scale),
+        heads, length, call.numbers()[0], math.sqrt(call.scale),
         *q.stride(), *grad.stride(), *out.stride()[:3], *dq.stride()[:3],
         **blocks, **call.options(),
     )  # fmt: skip
     launch(
         q, call.weights, summed.state, summed.weight, grad, out,
-        rows.total, rows.top, rows.pull, dq,
+        *rows, dq,
     )  # fmt: skip
 
 
@@ -245,3 +255,58 @@ def key_gradient(
         MASKED=key_mask is not None, **blocks, **call.options(),
     )  # fmt: skip
     launch(k, v, call.weights, key_mask, summed.state, summed.weight, summed.base, top, dk, dv)
+
+
+def takes_whole_heads(call: Call, q: Tensor, *, backward: bool = False) -> bool:
+    """Whether one program a head fills the device, and all features of a head fit into it."""
+    heads = q.shape[0] * q.shape[1]
+    return (
+        call.dtype == torch.bfloat16
+        and call.weights is not None
+        and not (backward and call.feature_map in HEAVY_SLOPES)
+        and call.num_features <= MOST_FEATURES
+        and max(call.dim, call.width) <= WIDEST_HEAD
+        and heads >= PROGRAMS_PER_PROCESSOR * _processors(q.device)
+    )
+
+
+def head_forward(
+    call: Call, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, out: Tensor,
+    *, constant: float, eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Write the output; give S, s, the largest key exponent, and z and exponents of the queries."""
+    batch, heads, queries = q.shape[:3]
+    favor = call.feature_map == "favor_softmax"
+    new = functools.partial(q.new_empty, dtype=torch.float32)
+    kept = (
+        q.new_empty(batch, heads, call.num_features, call.width, dtype=state_dtype(call.dtype)),
+        new((batch, heads, call.num_features)),
+        new((batch, heads) if favor else 0),
+        new((batch, heads, queries)),
+        new((batch, heads, queries) if favor else 0),
+    )
+    launch = launch_of(
+        whole_heads.head_forward, (batch * heads,),
+        heads, queries, k.shape[2], *call.numbers(), constant, eps,
+        *q.stride(), *k.stride(), *v.stride(), *out.stride()[:3],
+        MASKED=key_mask is not None, **call.tiles("head"), **call.options(),
+    )  # fmt: skip
+    launch(q, k, v, call.weights, key_mask, *kept[:3], out, *kept[3:])
+    return kept
+
+
+def head_backward(
+    call: Call, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None,
+    kept: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], grad: Tensor, out: Tensor,
+    gradients: tuple[Tensor, Tensor, Tensor], *, constant: float, eps: float,
+) -> None:  # fmt: skip
+    """Write the gradients of q, k and v from what `head_forward` gave."""
+    batch, heads, queries = q.shape[:3]
+    strides = [x.stride()[:3] for x in (out, *gradients)]
+    launch = launch_of(
+        whole_heads.head_backward, (batch * heads,),
+        heads, queries, k.shape[2], *call.numbers(), math.sqrt(call.scale), constant, eps,
+        *q.stride(), *k.stride(), *v.stride(), *grad.stride(), *itertools.chain(*strides),
+        MASKED=key_mask is not None, **call.tiles("head_gradient"), **call.options(),
+    )  # fmt: skip
+    launch(q, k, v, call.weights, key_mask, *kept[:3], grad, out, *kept[3:], *gradients)

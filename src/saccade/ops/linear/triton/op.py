@@ -9,12 +9,15 @@ from saccade.ops.linear.triton.launch import (
     Call,
     HeadState,
     QueryRows,
+    head_backward,
+    head_forward,
     head_state,
     key_gradient,
     mix,
     parts_of,
     query_gradient,
     state_dtype,
+    takes_whole_heads,
 )
 
 __all__ = ["fused"]
@@ -66,9 +69,13 @@ def _forward(
     precision: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     call = _call(q, v, projection, feature_map, scale, precision)
+    out = _token_major(q, v)
     with on_device(q):
+        if takes_whole_heads(call, q):
+            return out, *head_forward(
+                call, q, k, v, _as_bytes(key_mask), out, constant=constant, eps=eps
+            )
         summed = head_state(call, k, v, constant=constant, eps=eps, key_mask=_as_bytes(key_mask))
-        out = _token_major(q, v)
         total, query_top = mix(call, q, summed, out)
     return out, summed.state, summed.weight, summed.top, total, query_top
 
@@ -112,14 +119,22 @@ def _backward(
     precision: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     call = _call(q, v, projection, feature_map, scale, precision)
-    rows = QueryRows(total, query_top, torch.empty_like(total))
-    dq = _token_major(q, q)
+    gradients = dq, dk, dv = _token_major(q, q), _token_major(k, k), _token_major(v, v)
+    if takes_whole_heads(call, q, backward=True):
+        kept = (state, weight, key_top, total, query_top)
+        with on_device(q):
+            head_backward(
+                call, q, k, v, _as_bytes(key_mask), kept, grad, out, gradients,
+                constant=constant, eps=eps,
+            )  # fmt: skip
+        return gradients
+    scaled = torch.empty(out.shape, dtype=state_dtype(v.dtype), device=v.device)
+    rows = QueryRows(total, query_top, scaled, torch.empty_like(total))
     with on_device(q):
         query_gradient(call, q, HeadState(state, weight, weight, key_top), rows, grad, out, dq)
-        summed = head_state(call, q, grad, constant=constant, eps=eps, queries=rows)
-        dk, dv = _token_major(k, k), _token_major(v, v)
+        summed = head_state(call, q, scaled, constant=constant, eps=eps, queries=rows)
         key_gradient(call, k, v, _as_bytes(key_mask), summed, key_top, dk, dv)
-    return dq, dk, dv
+    return gradients
 
 
 @_backward.register_fake

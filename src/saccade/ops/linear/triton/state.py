@@ -1,10 +1,10 @@
 """Sums over tokens: a state for every head, accumulated in pieces and then put together.
 
-    T = sum_n r_n g_n u_n^T,   t = sum_n r_n g_n y_n,   R = sum_n r_n u_n,   r = sum_n r_n y_n
+    T = sum_n g_n u_n^T,   t = sum_n g_n y_n,   R = sum_n u_n,   r = sum_n y_n
 
-over keys (u = v, y = 1, r = 1 or 0 where masked) or, backwards, over queries (u the gradient of the
-output o, y = -u.o, r one over the denominator). With the constant c of the features g + c and
-the constant eps of the weights, `assemble` makes of them
+over keys (u = v, y = 1, both 0 where masked) or, backwards, over queries (u the gradient of the
+output o over the denominator, y = -u.o). With the constant c of the features g + c and the
+constant eps of the weights, `assemble` makes of them
 
     S = T + c R,   s = t + c r,   b = c sum_m S_m + eps R,   c sum_m s_m + eps r
 
@@ -20,286 +20,137 @@ import triton.language as tl
 
 from saccade.ops.linear.triton.blocks import (
     RUNTIME_SIZES,
+    add_columns,
+    add_rows,
     exact,
     feature,
     half_norm,
     head_offset,
+    load_projection,
     load_rows,
     product,
     rounded,
     store_rows,
 )
+from saccade.ops.products import settle
 
-__all__ = ["accumulate", "assemble"]
+__all__ = ["accumulate", "add_tokens", "assemble", "with_constant"]
 
 
 @triton.jit
-def _token_factors(
-    rows,
-    last,
-    mask_ptr,
-    total_ptr,
-    pull_ptr,
-    QUERY: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    """Which rows count, and their r and y."""
+def add_tokens(
+    wide, thin, plain, peak, x_ptr, u_ptr, mask_ptr, pull_ptr, top_ptr, w, rest, features,
+    start, last, factor, norm, xn, xd, un, ud,
+    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    DP: tl.constexpr, EP: tl.constexpr, MAP: tl.constexpr, QUERY: tl.constexpr,
+    MASKED: tl.constexpr, PARTS: tl.constexpr, OPERAND: tl.constexpr,
+):  # fmt: skip
+    """The sums with BN more tokens, and y of these; features are formed as (BM, BN)."""
+    rows = start + tl.arange(0, BN)
     keep = rows < last
     if MASKED:
         keep = tl.load(mask_ptr + rows, mask=keep, other=0) != 0
-    if QUERY:
-        r = tl.where(keep, 1.0 / tl.load(total_ptr + rows, mask=keep, other=1.0), 0.0)
-        y = tl.load(pull_ptr + rows, mask=keep, other=0.0)
+    y = tl.load(pull_ptr + rows, mask=keep, other=0.0) if QUERY else keep.to(tl.float32)
+    u = exact(load_rows(u_ptr, rows, keep, un, 0, E, EP, ud), OPERAND)
+    if MAP == "identity":
+        pointers = x_ptr + rows.to(tl.int64)[None, :] * xn + features[:, None] * xd
+        inside = keep[None, :] & (features < M)[:, None]
+        z = tl.load(pointers, mask=inside, other=0.0).to(tl.float32)
     else:
-        r = keep.to(tl.float32)
-        y = r
-    return keep, r, y
-
-
-@triton.jit
-def _sum_plain(
-    u_ptr,
-    mask_ptr,
-    total_ptr,
-    pull_ptr,
-    plain_ptr,
-    first,
-    last,
-    un,
-    ud,
-    E: tl.constexpr,
-    EP: tl.constexpr,
-    BN: tl.constexpr,
-    QUERY: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    """R and r of one piece."""
-    wide = tl.zeros([BN, EP], tl.float32)
-    narrow = tl.zeros([BN], tl.float32)
-    for start in range(first, last, BN):
-        rows = start + tl.arange(0, BN)
-        keep, r, y = _token_factors(rows, last, mask_ptr, total_ptr, pull_ptr, QUERY, MASKED)
-        u = load_rows(u_ptr, rows, keep, un, 0, E, EP, ud).to(tl.float32)
-        wide += u * r[:, None]
-        narrow += y * r
-    cols = tl.arange(0, EP)
-    tl.store(plain_ptr + cols, tl.sum(wide, axis=0), mask=cols < E)
-    tl.store(plain_ptr + E, tl.sum(narrow, axis=0))
-
-
-@triton.jit
-def _sum_features(
-    x_ptr,
-    u_ptr,
-    w_ptr,
-    mask_ptr,
-    total_ptr,
-    top_ptr,
-    pull_ptr,
-    wide_ptr,
-    narrow_ptr,
-    peak_ptr,
-    block,
-    first,
-    last,
-    factor,
-    norm,
-    xn,
-    xd,
-    un,
-    ud,
-    M: tl.constexpr,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    DP: tl.constexpr,
-    EP: tl.constexpr,
-    MAP: tl.constexpr,
-    QUERY: tl.constexpr,
-    MASKED: tl.constexpr,
-    PARTS: tl.constexpr,
-    OPERAND: tl.constexpr,
-):
-    """T and t of one piece, for one block of features; features are formed as (BM, BN)."""
-    features = block * BM + tl.arange(0, BM)
-    if MAP != "identity":
-        w = load_rows(w_ptr, features, features < M, D, 0, D, DP, 1)
-    if PARTS == 2:
-        rest = load_rows(w_ptr + M * D, features, features < M, D, 0, D, DP, 1)
-    wide = tl.zeros([BM, EP], tl.float32)
-    narrow = tl.zeros([BM], tl.float32)
-    peak = tl.full([BM], float("-inf"), tl.float32)
-    for start in range(first, last, BN):
-        rows = start + tl.arange(0, BN)
-        keep, r, y = _token_factors(rows, last, mask_ptr, total_ptr, pull_ptr, QUERY, MASKED)
-        u = load_rows(u_ptr, rows, keep, un, 0, E, EP, ud)
-        if MAP == "identity":
-            pointers = x_ptr + rows.to(tl.int64)[None, :] * xn + features[:, None] * xd
-            inside = keep[None, :] & (features < M)[:, None]
-            z = tl.load(pointers, mask=inside, other=0.0).to(tl.float32)
-        else:
-            x = load_rows(x_ptr, rows, keep, xn, 0, D, DP, xd)
-            z = product(w, tl.trans(x), tl.zeros([BM, BN], tl.float32), OPERAND)
-            if PARTS == 2:
-                z = product(rest, tl.trans(x), z, OPERAND)
-        if MAP == "favor_softmax":
-            shift = half_norm(x, norm)
-            if QUERY:
-                shift += tl.load(top_ptr + rows, mask=keep, other=0.0) - tl.log2(r)
-            shift = tl.where(keep, shift, float("inf"))
-            exponent = z * factor - shift[None, :]
-            if QUERY:
-                g = tl.exp2(exponent)
-            else:
-                highest = tl.maximum(peak, tl.max(exponent, axis=1))
-                finite = tl.where(highest == float("-inf"), 0.0, highest)
-                g = tl.exp2(exponent - finite[:, None])
-                fade = tl.exp2(peak - finite)
-                wide *= fade[:, None]
-                narrow *= fade
-                peak = highest
-        else:
-            g = feature(z * factor, MAP) * r[None, :]
-        g = rounded(g, OPERAND)
-        wide = product(g, exact(u, OPERAND), wide, OPERAND)
-        narrow += tl.sum(g.to(tl.float32) * y[None, :], axis=1)
-    store_rows(wide_ptr, features, features < M, E, 0, E, EP, 1, wide)
-    tl.store(narrow_ptr + features, narrow, mask=features < M)
-    if MAP == "favor_softmax" and not QUERY:
-        tl.store(peak_ptr + features, peak, mask=features < M)
+        x = load_rows(x_ptr, rows, keep, xn, 0, D, DP, xd)
+        z = product(w, tl.trans(x), tl.zeros([BM, BN], tl.float32), OPERAND)
+        if PARTS == 2:
+            z = product(rest, tl.trans(x), z, OPERAND)
+    if MAP != "favor_softmax":
+        g = feature(z * factor, MAP, OPERAND)
+    elif QUERY:
+        top = tl.load(top_ptr + rows, mask=keep, other=0.0)
+        g = tl.exp2(z * factor - top[None, :])
+    else:
+        shift = tl.where(keep, half_norm(x, norm), float("inf"))
+        exponent = z * factor - shift[None, :]
+        highest = tl.maximum(peak, tl.max(exponent, axis=1))
+        finite = tl.where(highest == float("-inf"), 0.0, highest)
+        g = tl.exp2(exponent - finite[:, None])
+        fade = tl.exp2(peak - finite)
+        wide *= fade[:, None]
+        thin *= fade[:, None]
+        peak = highest
+    g = rounded(g, OPERAND)
+    wide = settle(product(g, u, wide, OPERAND))
+    thin = settle(add_rows(thin, g, y, OPERAND))
+    plain = settle(add_columns(plain, u, OPERAND))
+    return wide, thin, plain, peak, y
 
 
 @triton.jit(do_not_specialize=RUNTIME_SIZES)
 def accumulate(
-    x_ptr,
-    u_ptr,
-    w_ptr,
-    mask_ptr,
-    total_ptr,
-    top_ptr,
-    pull_ptr,
-    wide_ptr,
-    narrow_ptr,
-    peak_ptr,
-    plain_ptr,
-    heads,
-    tokens,
-    splits,
-    chunk,
-    factor,
-    norm,
-    xb,
-    xh,
-    xn,
-    xd,
-    ub,
-    uh,
-    un,
-    ud,
-    M: tl.constexpr,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    DP: tl.constexpr,
-    EP: tl.constexpr,
-    MAP: tl.constexpr,
-    QUERY: tl.constexpr,
-    MASKED: tl.constexpr,
-    PARTS: tl.constexpr,
-    OPERAND: tl.constexpr,
-):
-    """One piece of the tokens of a head: a block of features or, in the last program, R and r."""
-    blocks = tl.cdiv(M, BM)
-    block = tl.program_id(0) % (blocks + 1)
-    slot = (tl.program_id(0) // (blocks + 1)).to(tl.int64)
+    x_ptr, u_ptr, w_ptr, mask_ptr, top_ptr, pull_ptr, wide_ptr, narrow_ptr, peak_ptr, plain_ptr,
+    heads, tokens, splits, chunk, factor, norm, xb, xh, xn, xd, ub, uh, un, ud,
+    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    DP: tl.constexpr, EP: tl.constexpr, MAP: tl.constexpr, QUERY: tl.constexpr,
+    MASKED: tl.constexpr, PARTS: tl.constexpr, OPERAND: tl.constexpr,
+):  # fmt: skip
+    """T and t of one piece of the tokens for one block of features; the first also gives R and r.
+
+    Tokens that do not count have u = 0 and y = 0, and only for FAVOR+ a say in their features.
+    """
+    SUMS: tl.constexpr = 16 if OPERAND == "bf16" else 1
+    blocks: tl.constexpr = tl.cdiv(M, BM)
+    block = tl.program_id(0) % blocks
+    slot = (tl.program_id(0) // blocks).to(tl.int64)
     bh = slot // splits
     first = (slot % splits).to(tl.int32) * chunk
     last = tl.minimum(first + chunk, tokens)
+    x_ptr += head_offset(bh, heads, xb, xh)
     u_ptr += head_offset(bh, heads, ub, uh)
     if MASKED:
         mask_ptr += bh // heads * tokens
     if QUERY:
-        total_ptr += bh * tokens
         pull_ptr += bh * tokens
         if MAP == "favor_softmax":
             top_ptr += bh * tokens
-    elif MAP == "favor_softmax":
-        peak_ptr += slot * M
-    if block < blocks:
-        _sum_features(
-            x_ptr + head_offset(bh, heads, xb, xh),
-            u_ptr,
-            w_ptr,
-            mask_ptr,
-            total_ptr,
-            top_ptr,
-            pull_ptr,
-            wide_ptr + slot * M * E,
-            narrow_ptr + slot * M,
-            peak_ptr,
-            block,
-            first,
-            last,
-            factor,
-            norm,
-            xn,
-            xd,
-            un,
-            ud,
-            M,
-            D,
-            E,
-            BM,
-            BN,
-            DP,
-            EP,
-            MAP,
-            QUERY,
-            MASKED,
-            PARTS,
-            OPERAND,
-        )
-    else:
-        _sum_plain(
-            u_ptr,
-            mask_ptr,
-            total_ptr,
-            pull_ptr,
-            plain_ptr + slot * (E + 1),
-            first,
-            last,
-            un,
-            ud,
-            E,
-            EP,
-            BN,
-            QUERY,
-            MASKED,
-        )
+    features = block * BM + tl.arange(0, BM)
+    w = None
+    rest = None
+    if MAP != "identity":
+        w, rest = load_projection(w_ptr, block * BM, M, D, BM, DP, PARTS)
+    wide = tl.zeros([BM, EP], tl.float32)
+    thin = tl.zeros([BM, SUMS], tl.float32)
+    plain = tl.zeros([SUMS, EP], tl.float32)
+    peak = tl.full([BM], float("-inf"), tl.float32)
+    tally = tl.zeros([BN], tl.float32)
+    for start in range(first, last, BN):
+        wide, thin, plain, peak, y = add_tokens(
+            wide, thin, plain, peak, x_ptr, u_ptr, mask_ptr, pull_ptr, top_ptr, w, rest, features,
+            start, last, factor, norm, xn, xd, un, ud,
+            M, D, E, BM, BN, DP, EP, MAP, QUERY, MASKED, PARTS, OPERAND,
+        )  # fmt: skip
+        tally += y
+    store_rows(wide_ptr + slot * M * E, features, features < M, E, 0, E, EP, 1, wide)
+    tl.store(narrow_ptr + slot * M + features, tl.sum(thin, axis=1), mask=features < M)
+    if MAP == "favor_softmax" and not QUERY:
+        tl.store(peak_ptr + slot * M + features, peak, mask=features < M)
+    if block == 0:
+        cols = tl.arange(0, EP)
+        tl.store(plain_ptr + slot * (E + 1) + cols, tl.max(plain, axis=0), mask=cols < E)
+        tl.store(plain_ptr + slot * (E + 1) + E, tl.sum(tally, axis=0))
 
 
-@triton.jit(do_not_specialize=["splits"])
+@triton.jit
+def with_constant(wide, narrow, inside, wide_sum, narrow_sum, constant):
+    """S and s from T and t, for the features inside."""
+    wide = tl.where(inside[:, None], wide + constant * wide_sum[None, :], 0.0)
+    return wide, tl.where(inside, narrow + constant * narrow_sum, 0.0)
+
+
+@triton.jit(do_not_specialize=RUNTIME_SIZES)
 def assemble(
-    wide_ptr,
-    narrow_ptr,
-    peak_ptr,
-    plain_ptr,
-    state_ptr,
-    weight_ptr,
-    base_ptr,
-    top_ptr,
-    splits,
-    constant,
-    eps,
-    M: tl.constexpr,
-    E: tl.constexpr,
-    BM: tl.constexpr,
-    EP: tl.constexpr,
-    PEAKED: tl.constexpr,
-    OPERAND: tl.constexpr,
-):
+    wide_ptr, narrow_ptr, peak_ptr, plain_ptr, state_ptr, weight_ptr, base_ptr, top_ptr,
+    splits, constant, eps,
+    M: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, EP: tl.constexpr,
+    PEAKED: tl.constexpr, OPERAND: tl.constexpr,
+):  # fmt: skip
     """S, s and b of one head, from its pieces."""
     bh = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, EP)
@@ -336,8 +187,7 @@ def assemble(
                 thin *= fade
             wide += part
             narrow += thin
-        wide = tl.where(inside[:, None], wide + constant * wide_sum[None, :], 0.0)
-        narrow = tl.where(inside, narrow + constant * narrow_sum, 0.0)
+        wide, narrow = with_constant(wide, narrow, inside, wide_sum, narrow_sum, constant)
         base += tl.sum(wide, axis=0)
         base_weight += tl.sum(narrow, axis=0)
         state = rounded(wide, OPERAND)

@@ -11,7 +11,7 @@ import triton
 
 __all__ = ["Pass", "Tiles", "padded", "tiles"]
 
-Pass = Literal["state", "mix", "gradient"]
+Pass = Literal["state", "mix", "gradient", "head", "head_gradient"]
 
 
 class Tiles(NamedTuple):
@@ -45,6 +45,8 @@ _TABLE: dict[tuple[torch.dtype, Pass], dict[int, Tiles]] = {
         32: Tiles(64, 64, 4, 2),
         128: Tiles(64, 32, 4, 2),
     },
+    (torch.bfloat16, "head"): {32: Tiles(64, 128, 4, 1)},
+    (torch.bfloat16, "head_gradient"): {32: Tiles(64, 128, 4, 1)},
     (torch.float16, "state"): {128: Tiles(32, 64, 4, 2)},
     (torch.float16, "mix"): {128: Tiles(64, 32, 4, 2)},
     (torch.float16, "gradient"): {
@@ -81,6 +83,6 @@ def tiles(kind: Pass, dtype: torch.dtype, width: int, num_features: int) -> Tile
     """
     rows = _TABLE[dtype, kind]
     chosen = rows[min(row for row in rows if row >= width)]
-    if chosen.features == 128 and triton.cdiv(num_features, 64) % 2:
+    if kind == "state" and chosen.features == 128 and triton.cdiv(num_features, 64) % 2:
         chosen = chosen._replace(features=64, warps=4)
     return chosen._replace(features=min(chosen.features, padded(num_features)))

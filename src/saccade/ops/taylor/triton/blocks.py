@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from saccade.ops.launches import INTERPRETED
+from saccade.ops.products import nearest_tf32
 
 __all__ = [
     "add_parts",
@@ -25,27 +26,11 @@ __all__ = [
     "pull_back",
     "row_factors",
     "row_gradients",
-    "settle",
     "store_rows",
 ]
 
 NORM_EPS = tl.constexpr(1e-12)
 _COMPILED = tl.constexpr(not INTERPRETED)
-
-
-@triton.jit
-def settle(product):
-    """The product, finished here.
-
-    A product whose only reader is the next step of a loop is left in flight over the loop's edge.
-    With an operand in registers the assembler then takes it piece by piece, each piece waited for
-    (ptxas C7515); a move that it removes keeps it whole.
-    """
-    if _COMPILED:
-        return tl.inline_asm_elementwise(
-            "mov.b32 $0, $1;", "=r,r", [product], dtype=tl.float32, is_pure=True, pack=1
-        )
-    return product
 
 
 @triton.jit
@@ -70,15 +55,8 @@ def product(a, b, acc, PRECISION: tl.constexpr):
     not all point the same way.
     """
     if PRECISION == "tf32" and a.dtype == tl.float32:
-        a, b = _nearest_tf32(a), _nearest_tf32(b)
+        a, b = nearest_tf32(a), nearest_tf32(b)
     return tl.dot(a, b, acc, input_precision=PRECISION)
-
-
-@triton.jit
-def _nearest_tf32(x):
-    """Round to the ten bits behind the point that TF32 keeps."""
-    bits = x.to(tl.float32).to(tl.int32, bitcast=True)
-    return ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
 
 
 @triton.jit

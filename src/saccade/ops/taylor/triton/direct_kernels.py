@@ -14,6 +14,7 @@ products as they are; their lengths multiply the scores.
 import triton
 import triton.language as tl
 
+from saccade.ops.products import settle
 from saccade.ops.taylor.triton.blocks import (
     head_offset,
     load_numbers,
@@ -23,7 +24,6 @@ from saccade.ops.taylor.triton.blocks import (
     product,
     pull_back,
     row_factors,
-    settle,
     store_rows,
 )
 

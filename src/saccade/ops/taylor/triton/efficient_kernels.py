@@ -26,6 +26,7 @@ comes out of a product, or the other operand of one, never the features.
 import triton
 import triton.language as tl
 
+from saccade.ops.products import settle
 from saccade.ops.taylor.triton.blocks import (
     NORM_EPS,
     head_offset,
@@ -37,7 +38,6 @@ from saccade.ops.taylor.triton.blocks import (
     product,
     pull_back,
     row_factors,
-    settle,
     store_rows,
 )
 

@@ -12,12 +12,12 @@ so rows and values are read once, and the rows' lengths never leave the program.
 import triton
 import triton.language as tl
 
+from saccade.ops.products import settle
 from saccade.ops.taylor.triton.blocks import (
     head_offset,
     load_rows,
     product,
     row_factors,
-    settle,
 )
 from saccade.ops.taylor.triton.efficient_kernels import feature_of_row, turned_outer
 
