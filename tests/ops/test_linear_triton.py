@@ -1,5 +1,8 @@
 """Fused linear attention against the float64 equations, in Triton's interpreter or on a GPU."""
 
+import re
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -89,7 +92,7 @@ def test_any_number_of_tokens(tokens, dtype):
 @pytest.fixture
 def whole_heads(monkeypatch):
     """One program a head, however few heads there are, for every map."""
-    monkeypatch.setattr(launch, "PROGRAMS_PER_PROCESSOR", 0)
+    monkeypatch.setattr(launch, "HEADS_PER_PROCESSOR", 0)
     monkeypatch.setattr(launch, "HEAVY_SLOPES", ())
 
 
@@ -110,7 +113,7 @@ def test_whole_heads_give_what_pieces_give(monkeypatch):
     q, k, v, mask = make_inputs(batch=2, heads=2, queries=70, keys=50, masked=True)
     mask[0] = False
     pieces = with_gradients(partial(fused, "relu", 24), [q, k, v, mask], torch.bfloat16)
-    monkeypatch.setattr(launch, "PROGRAMS_PER_PROCESSOR", 0)
+    monkeypatch.setattr(launch, "HEADS_PER_PROCESSOR", 0)
     whole = with_gradients(partial(fused, "relu", 24), [q, k, v, mask], torch.bfloat16)
     for x, y in zip(whole, pieces, strict=True):
         assert x.isfinite().all()
@@ -422,6 +425,19 @@ def test_torch_path_is_the_composition_of_its_parts():
     expected = linear_attention(phi_q, phi_k, v, eps=0.0, key_mask=mask)
     actual = performer_attention(q, k, v, w, key_mask=mask)
     torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_products_stay_whole_and_in_registers_on_hopper():
+    """A whole head's backward pass may park a few dozen numbers; nothing else spills."""
+    command = [sys.executable, "benchmarks/machine_code_linear.py"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines = told.splitlines()
+    assert len(lines) == 2 + 2 + 5 + 2 * 3 * 7
+    assert "SERIALISED" not in told
+    spilled = {line: int(re.search(r"(\d+) bytes spilled", line)[1]) for line in lines}
+    assert not any(size for line, size in spilled.items() if "head_backward" not in line)
+    assert max(spilled.values()) <= 160
 
 
 @pytest.mark.gpu

@@ -59,8 +59,9 @@ def performer_attention(
         feature_eps: Added to every feature; by default what the feature map adds.
         eps: Added to every weight before rows are normalised; the features are positive without.
         key_mask: (B, S), True = attend. A sample that masks every key gets 0.
-        precision: How the fused kernels multiply float32: exactly, or by TF32 products, three of
-            them or one. torch follows `torch.set_float32_matmul_precision`.
+        precision: How the fused kernels multiply float32 inputs: exactly, or by TF32 products,
+            three of them or one. Products of half-precision inputs are taken by the matrix units
+            whatever this says. torch follows `torch.set_float32_matmul_precision`.
         backend: `torch`, `triton` (fused), or `auto`, the best there is.
 
     Returns:

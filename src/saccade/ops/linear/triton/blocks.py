@@ -141,8 +141,11 @@ def add_rows(sums, g, weight, OPERAND: tl.constexpr):
 
 @triton.jit
 def add_outer(acc, a, b, OPERAND: tl.constexpr):
-    """acc + a b^T; in bfloat16 by a product of their halves, which holds no b for every column."""
-    if OPERAND == "bf16":
+    """acc + a b^T; in bfloat16 by a product of their halves, which holds no b for every column.
+
+    That pays from 64 columns on.
+    """
+    if OPERAND == "bf16" and acc.shape[1] >= 64:
         a_leading, a_rest = halves(a)
         b_leading, b_rest = halves(b)
         cols, rows = tl.arange(0, 16)[None, :], tl.arange(0, 16)[:, None]

@@ -32,12 +32,13 @@ __all__ = [
     "takes_whole_heads",
 ]
 
-# A piece of the tokens is long enough to be worth its partial state, and there are enough pieces
-# to fill the device a few times over.
+# A piece of the tokens is long enough to be worth its partial state, and there are as many pieces
+# as run at once, by warps of a program: with more, a last round of them would leave most idle.
 MIN_CHUNK = 512
-PROGRAMS_PER_PROCESSOR = 4
+AT_ONCE = {4: 3, 8: 2}
 PROCESSORS_WITHOUT_A_GPU = 16
 # Whole heads: all features at once, and the state beside them, in the registers of a program.
+HEADS_PER_PROCESSOR = 4
 MOST_FEATURES = 128
 WIDEST_HEAD = 32
 HEAVY_SLOPES = ("gelu",)  # with them the backward pass of a whole head spills registers
@@ -144,12 +145,11 @@ def _processors(device: torch.device) -> int:
     return count
 
 
-def _pieces(num_heads: int, blocks: int, length: int, step: int, device: torch.device) -> int:
+def _pieces(programs: int, length: int, blocks: dict[str, int], device: torch.device) -> int:
     """Into how many pieces of at least MIN_CHUNK tokens a head is cut."""
-    programs = PROGRAMS_PER_PROCESSOR * _processors(device)
-    wanted = triton.cdiv(programs, max(1, num_heads * blocks))
-    most = max(1, length // max(step, MIN_CHUNK))
-    return max(1, min(int(wanted), most))
+    places = AT_ONCE[blocks["num_warps"]] * _processors(device)
+    most = length // max(blocks["BN"], MIN_CHUNK)
+    return max(1, min(places // max(1, programs), most))
 
 
 def head_state(
@@ -166,7 +166,7 @@ def head_state(
     (batch, heads, length), m, e = x.shape[:3], call.num_features, call.width
     blocks = call.tiles("state")
     count, groups = batch * heads, triton.cdiv(m, blocks["BM"])
-    splits = _pieces(count, groups, length, blocks["BN"], x.device)
+    splits = _pieces(count * groups, length, blocks, x.device)
     chunk = triton.cdiv(triton.cdiv(length, splits), blocks["BN"]) * blocks["BN"]
     peaked = call.feature_map == "favor_softmax" and queries is None
     new = x.new_empty
@@ -266,7 +266,7 @@ def takes_whole_heads(call: Call, q: Tensor, *, backward: bool = False) -> bool:
         and not (backward and call.feature_map in HEAVY_SLOPES)
         and call.num_features <= MOST_FEATURES
         and max(call.dim, call.width) <= WIDEST_HEAD
-        and heads >= PROGRAMS_PER_PROCESSOR * _processors(q.device)
+        and heads >= HEADS_PER_PROCESSOR * _processors(q.device)
     )
 
 
