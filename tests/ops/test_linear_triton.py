@@ -140,6 +140,14 @@ def test_any_number_of_features(features, dtype):
     hold("favor_softmax", dtype, features=features, batch=1, heads=1, queries=40, draws=6)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_two_parts_of_half_precision_hold_the_projection(dtype):
+    w = orthogonal_projection(70, 40, seed=0).to(DEVICE)
+    leading, rest = launch.parts_of(w.t().contiguous().t(), dtype)
+    assert torch.equal(leading, w.to(dtype))
+    assert torch.equal(rest, (w - leading.float()).to(dtype))
+
+
 def test_head_dims_in_every_precision():
     for dtype in DTYPES:
         for width in (16, 32, 64, 128):
@@ -433,7 +441,7 @@ def test_products_stay_whole_and_in_registers_on_hopper():
     command = [sys.executable, "benchmarks/machine_code_linear.py"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     lines = told.splitlines()
-    assert len(lines) == 2 + 2 + 5 + 2 * 3 * 7
+    assert len(lines) == 4 + 4 + 7 + 2 * 3 * 9
     assert "SERIALISED" not in told
     spilled = {line: int(re.search(r"(\d+) bytes spilled", line)[1]) for line in lines}
     assert not any(size for line, size in spilled.items() if "head_backward" not in line)

@@ -26,6 +26,7 @@ __all__ = [
     "project",
     "rounded",
     "slope",
+    "split",
     "store_rows",
 ]
 
@@ -170,6 +171,21 @@ def add_columns(sums, u, OPERAND: tl.constexpr):
         ones = operand(tl.full([16, u.shape[0]], 1.0, tl.float32))
         return product(ones, u, sums, OPERAND)
     return sums + tl.sum(u.to(tl.float32), axis=0)[None, :]
+
+
+@triton.jit
+def split(x_ptr, parts_ptr, size, BLOCK: tl.constexpr):
+    """x (size) as a sum of two in the half precision of parts (2, size)."""
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = places < size
+    x = tl.load(x_ptr + places, mask=inside, other=0.0).to(tl.float32)
+    if parts_ptr.dtype.element_ty == tl.bfloat16:
+        leading, rest = halves(x)
+    else:
+        leading = x.to(tl.float16)
+        rest = x - leading.to(tl.float32)
+    tl.store(parts_ptr + places, leading.to(parts_ptr.dtype.element_ty), mask=inside)
+    tl.store(parts_ptr + size + places, rest.to(parts_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit

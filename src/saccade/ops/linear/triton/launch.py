@@ -12,9 +12,10 @@ import torch
 import triton
 from torch import Tensor
 
-from saccade.ops.launches import launch_of
+from saccade.ops.launches import launch_of, on_device
 from saccade.ops.linear.triton import heads as whole_heads
 from saccade.ops.linear.triton import state, tokens
+from saccade.ops.linear.triton.blocks import split
 from saccade.ops.linear.triton.tiles import Pass, padded, tiles
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
 MIN_CHUNK = 512
 AT_ONCE = {4: 3, 8: 2}
 PROCESSORS_WITHOUT_A_GPU = 16
+SPLIT_BLOCK = 1024
 # Whole heads: all features at once, and the state beside them, in the registers of a program.
 HEADS_PER_PROCESSOR = 4
 MOST_FEATURES = 128
@@ -50,9 +52,13 @@ def parts_of(projection: Tensor | None, dtype: torch.dtype) -> Tensor | None:
         return None
     if projection.dtype == dtype or dtype == torch.float32:
         return projection.to(dtype).contiguous()[None]
-    exact = projection.float()
-    leading = exact.to(dtype)
-    return torch.stack([leading, (exact - leading.float()).to(dtype)])
+    parts = projection.new_empty(2, *projection.shape, dtype=dtype)
+    size = projection.numel()
+    with on_device(projection):
+        launch_of(split, (triton.cdiv(size, SPLIT_BLOCK),), size, BLOCK=SPLIT_BLOCK)(
+            projection.contiguous(), parts
+        )
+    return parts
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
