@@ -1,6 +1,6 @@
 """What the fused Taylor kernels compile to on Hopper or another architecture, without a GPU.
 
-    python benchmarks/machine_code.py [--dims 16,32,64,128] [--width 64] [--dtype float32]
+    python benchmarks/machine_code.py [--dims 16,32,64x24,128] [--width 64] [--dtype float32]
                                       [--normalised] [--arch 80]
 
 Every launch of a forward and a backward pass is compiled instead of run, with the blocks shipped
@@ -28,9 +28,10 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 from saccade.ops.launches import Launch
+from saccade.ops.taylor.triton import problem as taylor_problem
 from saccade.ops.taylor.triton.direct import run_direct, run_direct_backward
 from saccade.ops.taylor.triton.efficient import run_efficient, run_efficient_backward
-from saccade.ops.taylor.triton.problem import Problem
+from saccade.ops.taylor.triton.problem import Problem, form_of
 
 SMALL_KERNELS = ("lengths", "row_gradients", "unfold", "add_parts")
 POINTERS = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
@@ -110,6 +111,8 @@ def compile_all(
             found.append((launch.kernel.__name__, compiled(launch, tensors, arch)))
 
     Launch.__call__ = compile_instead  # type: ignore[method-assign]
+    taylor_problem.capability = lambda device: divmod(arch, 10)
+    form_of.cache_clear()
     qkv = torch.zeros(1, 2048, 8, 2 * dim + width, dtype=dtype).transpose(1, 2)
     q, k, v = qkv.split([dim, dim, width], dim=-1)
     temperature = torch.ones(8) if normalised else None
@@ -124,18 +127,20 @@ def compile_all(
 def main() -> None:
     """Compile and print a line for each launch."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dims", default="16,32,64,128")
-    parser.add_argument("--width", type=int, help="of values; that of queries and keys if absent")
+    parser.add_argument("--dims", default="16,32,64,128", help="D, or DxE where they differ")
+    parser.add_argument("--width", type=int, help="E of all; D if absent")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
     parser.add_argument("--normalised", action="store_true", help="TaylorShift's kernels")
     parser.add_argument("--arch", type=int, default=90, choices=SHARED_LIMIT)
     arguments = parser.parse_args()
-    dtype, normalised = getattr(torch, arguments.dtype), arguments.normalised
-    for dim in map(int, arguments.dims.split(",")):
-        width = arguments.width or dim
-        arch = arguments.arch
-        for name, code in compile_all(dim, width, dtype, normalised=normalised, arch=arch):
-            print(f"D = {dim:<4} {name:<16} {code}", flush=True)
+    dtype = getattr(torch, arguments.dtype)
+    for heads in arguments.dims.split(","):
+        dim, _, width = heads.partition("x")
+        width = int(width or arguments.width or dim)
+        for name, code in compile_all(
+            int(dim), width, dtype, normalised=arguments.normalised, arch=arguments.arch
+        ):
+            print(f"D = {heads:<4} {name:<16} {code}", flush=True)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def candidates(kernel: str, dim: int) -> list[Blocks]:
     if kernel in ("accumulate", "narrow_sums"):
         sizes = itertools.product((0,), (32, 64, 128), both, (2, 3, 4))
     elif kernel == "moments":
-        sizes = itertools.product((0,), (32, 64, 128), both, (2, 3))
+        sizes = itertools.product((0, 64), (32, 64, 128), both, (2, 3))
     elif kernel in ROWS_KERNELS and dim <= 32:
         sizes = [(r, 16, w, s) for r, w in ((64, 4), (128, 4), (128, 8)) for s in (1, 2, 3)]
     elif kernel in ROWS_KERNELS:
@@ -43,9 +43,12 @@ def candidates(kernel: str, dim: int) -> list[Blocks]:
     else:
         blocks = ((64, 4), (128, 4), (128, 8), (256, 8), (256, 16))
         sizes = [(r, n, w, s) for r, w in blocks for n in (32, 64, 128) for s in (2, 3)]
-    shipped = blocks_for(kernel, dim, torch.bfloat16).resident
-    at_once = (2, 3, 4, 5) if kernel == "narrow_sums" else (shipped,)
-    return [Blocks(*size, resident=count) for size in sizes for count in at_once]
+    device = torch.cuda.get_device_capability()
+    shipped = blocks_for(kernel, dim, torch.bfloat16, device)
+    at_once = (2, 3, 4, 5) if kernel == "narrow_sums" else (shipped.resident,)
+    return [
+        Blocks(*size, resident=count, piece=shipped.piece) for size in sizes for count in at_once
+    ]
 
 
 def make_problem(dim: int, tokens: int) -> Problem:

@@ -1,5 +1,6 @@
 """Fused Taylor attention against the float64 equations, in Triton's interpreter or on a GPU."""
 
+import re
 import subprocess
 import sys
 from functools import partial
@@ -30,6 +31,20 @@ def few_processors(monkeypatch):
     """Play a device so small that sums over few tokens are split, and forget it afterwards."""
     form_of.cache_clear()
     monkeypatch.setattr(sums, "multiprocessors", lambda device: 16)
+    yield
+    form_of.cache_clear()
+
+
+@pytest.fixture(params=[(9, 0), (8, 0)], ids=["hopper", "ampere"])
+def blocks_of_bfloat16(request, monkeypatch):
+    """Let products of float32 have the blocks that those of bfloat16 have on some device."""
+    blocks_for = settings.blocks_for
+
+    def chosen(kernel, width, *_):
+        return blocks_for(kernel, width, torch.bfloat16, request.param)
+
+    form_of.cache_clear()
+    monkeypatch.setattr(settings, "blocks_for", chosen)
     yield
     form_of.cache_clear()
 
@@ -113,6 +128,24 @@ def test_narrow_heads_can_take_the_passes_of_wide_ones(monkeypatch):
     make = partial(draw_shift, batch=1, heads=4, queries=33, keys=49, dim=10, masked=True)
     run = partial(fused_shift, "efficient")
     assert_as_good_as_plain(run, shift_equation, make, torch.float32, draws=4)
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="float32 does not fit the blocks of bfloat16")
+@pytest.mark.usefixtures("blocks_of_bfloat16")
+@pytest.mark.parametrize(
+    ("algorithm", "dim", "width"), [("direct", 40, 24), ("direct", 12, 12), ("efficient", 20, 40)]
+)
+def test_blocks_of_bfloat16_are_right_too(algorithm, dim, width):
+    make = partial(draw, batch=1, heads=1, queries=33, keys=49, dim=dim, width=width, masked=True)
+    assert_as_good_as_plain(partial(fused, algorithm), equation, make, torch.float32, draws=2)
+
+
+def test_a_device_nobody_knows_gets_the_blocks_that_ask_for_least():
+    def blocks(capability):
+        return settings.blocks_for("gradients", 32, torch.bfloat16, capability)
+
+    assert blocks((7, 5)) == blocks((8, 6)) == blocks((8, 9)) == blocks((12, 0))
+    assert len({blocks((9, 0)), blocks((8, 0)), blocks((8, 6))}) == 3
 
 
 @both
@@ -219,13 +252,38 @@ def test_what_cannot_run_says_why(monkeypatch):
         taylorshift_attention(small, small, small, torch.ones(3))
 
 
+def machine_code(*options):
+    command = [sys.executable, "benchmarks/machine_code.py", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("normalised", [[], ["--normalised"]], ids=["plain", "normalised"])
 def test_products_stay_whole_on_hopper(normalised):
-    command = [sys.executable, "benchmarks/machine_code.py", *normalised]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert len(told.splitlines()) == 10 + 3 * 12
-    assert "SERIALISED" not in told
+    lines = machine_code(*normalised)
+    assert len(lines) == 10 + 3 * 12
+    assert not [line for line in lines if "SERIALISED" in line]
+
+
+# Hopper's blocks for bfloat16 were chosen by timing, which forgives spills beside the loop.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arch", "dtype", "dims", "allowed"),
+    [
+        ("80", "bfloat16", "32,128,20x100", 600),
+        ("86", "bfloat16", "32,64,128,100x20", 250),
+        ("90", "bfloat16", "16x64,128x20", 800),
+        ("80", "float32", "128", 600),
+        ("86", "float32", "32,64", 600),
+        ("90", "float32", "11x108,128", 600),
+    ],
+)
+def test_kernels_fit_and_hardly_spill_on_every_device(arch, dtype, dims, allowed):
+    lines = machine_code("--arch", arch, "--dtype", dtype, "--dims", dims, "--normalised")
+    assert len(lines) == 12 * len(dims.split(","))
+    assert not [line for line in lines if "DOES NOT FIT" in line or "SERIALISED" in line]
+    spilled = {line: int(re.search(r"(\d+) bytes spilled", line)[1]) for line in lines}
+    assert not [line for line, size in spilled.items() if size > allowed]
 
 
 @pytest.mark.gpu

@@ -26,6 +26,7 @@ __all__ = [
     "pull_back",
     "row_factors",
     "row_gradients",
+    "rows_times",
     "store_rows",
 ]
 
@@ -104,6 +105,31 @@ def row_factors(x, factor, NORMALIZE: tl.constexpr):
         x = x.to(tl.float32)
         return factor / tl.maximum(tl.sqrt(tl.sum(x * x, axis=1)), NORM_EPS)
     return tl.zeros([x.shape[0]], tl.float32) + factor
+
+
+@triton.jit
+def rows_times(
+    x, base, keep, factors, width, stride_n, stride_d, matrix, row_stride, column_stride, acc,
+    PIECE: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """acc + x M, x (rows, W) being the rows from `base` on times their factors.
+
+    M (W, columns of acc) is float32 in memory, and would fill registers and shared memory where
+    both are wide: PIECE of its rows are taken at a time.
+    """
+    WIDTH: tl.constexpr = x.shape[1]
+    STEP: tl.constexpr = PIECE if PIECE < WIDTH else WIDTH
+    columns, inner = tl.arange(0, acc.shape[1]), tl.arange(0, STEP)
+    matrix = matrix + inner[:, None] * row_stride + columns[None, :] * column_stride
+    if STEP == WIDTH:
+        acc = product(x, tl.load(matrix).to(x.dtype), acc, PRECISION)
+    else:
+        for first in range(0, WIDTH, STEP):
+            part = load_rows(base, keep, first + inner, width, stride_n, stride_d, EVEN)
+            part = (part.to(tl.float32) * factors[:, None]).to(x.dtype)
+            m = tl.load(matrix + first * row_stride).to(x.dtype)
+            acc = product(part, m, acc, PRECISION)
+    return acc
 
 
 @triton.jit

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from saccade.ops.launches import Launch
-from saccade.ops.taylor.triton import settings
 from saccade.ops.taylor.triton.direct_kernels import direct_forward, direct_keys, direct_queries
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_div
 from saccade.ops.taylor.triton.rows import quotient_gradients, row_lengths, temperature_gradient
@@ -19,7 +18,7 @@ Grads = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 def _launch(f: Form, kernel: object, name: str, *numbers: float, over: int, rows: int) -> Launch:
     """A program for each block of `rows`, in each a loop `over` tokens."""
-    size = settings.blocks_for(name, max(f.dim, f.width), f.operands)
+    size = f.blocks(name)
     sizes = (f.heads, f.queries, f.keys, f.dim, f.width, *f.q_stride, *f.k_stride, *f.v_stride)
     constants = {
         "ROWS": size.rows,
@@ -36,7 +35,8 @@ def _launch(f: Form, kernel: object, name: str, *numbers: float, over: int, rows
 def _forward_launch(f: Form) -> Launch:
     numbers = (f.c, f.floor, f.lift)
     launch = _launch(f, direct_forward, "direct_forward", *numbers, over=f.keys, rows=f.queries)
-    launch.constants["LIFT"] = f.normalise_output
+    piece = f.blocks("direct_forward").piece
+    launch.constants |= {"PIECE": piece, "LIFT": f.normalise_output}
     return launch
 
 

@@ -24,6 +24,7 @@ from saccade.ops.taylor.triton.blocks import (
     product,
     pull_back,
     row_factors,
+    rows_times,
     store_rows,
 )
 
@@ -45,8 +46,8 @@ def direct_forward(
     out_ptr, total_ptr, heads, queries, keys, D, E,
     qb, qh, qn, qd, kb, kh, kn, kd, vb, vh, vn, vd, scale, a, b, c, floor, lift,
     DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    NORMALIZE: tl.constexpr, LIFT: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
-    DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    PIECE: tl.constexpr, NORMALIZE: tl.constexpr, LIFT: tl.constexpr, MASKED: tl.constexpr,
+    EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """o and z of a block of queries."""
     first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
@@ -57,14 +58,18 @@ def direct_forward(
         factor = scale * tl.load(temperature_ptr + bh % heads)
     q_base = q_ptr + head_offset(bh, heads, qb, qh) + first.to(tl.int64) * qn
     x = load_rows(q_base, keep, cols, D, qn, qd, False).to(tl.float32)
-    x = (x * row_factors(x, factor, NORMALIZE)[:, None]).to(DTYPE)
+    alpha = row_factors(x, factor, NORMALIZE)
+    x = (x * alpha[:, None]).to(DTYPE)
     k_base, v_base = k_ptr + head_offset(bh, heads, kb, kh), v_ptr + head_offset(bh, heads, vb, vh)
     mask_ptr += (bh // heads).to(tl.int64) * keys
     lengths_ptr += bh.to(tl.int64) * keys
     share = load_share(share_ptr, bh // heads, MASKED)
     gram_at = moments_ptr + bh.to(tl.int64) * (DP * EP + DP * DP + DP + EP) + DP * EP
-    gram = tl.load(gram_at + cols[:, None] * DP + cols[None, :]).to(DTYPE)
-    along = product(x, gram, None, PRECISION) + tl.load(gram_at + DP * DP + cols)[None, :]
+    along = tl.zeros([ROWS, DP], tl.float32)
+    along = rows_times(
+        x, q_base, keep, alpha, D, qn, qd, gram_at, DP, 1, along, PIECE, False, PRECISION
+    )
+    along += tl.load(gram_at + DP * DP + cols)[None, :]
     z = tl.maximum(tl.sum(along * x.to(tl.float32), axis=1) + c * share, floor * share)
     z = tl.where(z > 0, z, 1.0)
     acc = tl.zeros([ROWS, EP], tl.float32)

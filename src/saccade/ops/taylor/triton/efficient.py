@@ -5,7 +5,6 @@ import functools
 from torch import Tensor
 
 from saccade.ops.launches import Launch
-from saccade.ops.taylor.triton import settings
 from saccade.ops.taylor.triton.efficient_kernels import gradients, unfold, values
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_div, multiprocessors
 from saccade.ops.taylor.triton.rows import quotient_gradients, temperature_gradient
@@ -13,7 +12,14 @@ from saccade.ops.taylor.triton.sums import row_sums
 
 __all__ = ["run_efficient", "run_efficient_backward"]
 
+_HELD_BYTES = 64 << 10
+
 Grads = tuple[Tensor, Tensor, Tensor, Tensor | None]
+
+
+def _is_small(f: Form, pairs: int, columns: int) -> bool:
+    """Whether a program can hold the state of so many tile pairs beside all else."""
+    return pairs * 256 * columns * f.operands.itemsize <= _HELD_BYTES
 
 
 def _rows_per_program(f: Form, tokens: int, rows: int, hold: bool) -> int:
@@ -27,8 +33,8 @@ def _rows_per_program(f: Form, tokens: int, rows: int, hold: bool) -> int:
 @functools.lru_cache(maxsize=KEPT_FORMS)
 def _values_launch(f: Form, of_queries: bool) -> Launch:
     tokens, stride, _ = f.rows(of_queries=of_queries)
-    size = settings.blocks_for("values", max(f.dim, f.width), f.operands)
-    hold = f.pairs <= 3 and f.width <= 32
+    size = f.blocks("values")
+    hold = f.pairs <= 3 and f.width <= 32 and _is_small(f, f.pairs, f.padded_width)
     per_program = _rows_per_program(f, tokens, size.rows, hold)
     numbers = (
         f.heads, tokens, f.dim, f.width, per_program, *stride,
@@ -39,6 +45,7 @@ def _values_launch(f: Form, of_queries: bool) -> Launch:
         "PAIRS": f.pairs,
         "ROWS": size.rows,
         "PART": size.block,
+        "PIECE": size.piece,
         "HOLD": hold,
         "TEMPERED": of_queries and f.normalised,
         "DIVIDE": of_queries,
@@ -61,9 +68,10 @@ def _unfold_launch(f: Form) -> Launch:
 @functools.lru_cache(maxsize=KEPT_FORMS)
 def _gradients_launch(f: Form, of_queries: bool) -> Launch:
     tokens, x_stride, y_stride = f.rows(of_queries=of_queries)
-    size = settings.blocks_for("gradients", max(f.dim, f.width), f.operands)
+    size = f.blocks("gradients")
     wide_tiles = ceil_div(f.width, 16)
-    hold = max(f.tiles, wide_tiles) <= 2
+    small = _is_small(f, f.tiles * wide_tiles, f.padded_dim)
+    hold = small and max(f.tiles, wide_tiles) <= 2
     per_program = _rows_per_program(f, tokens, size.rows, hold)
     numbers = (
         f.heads, tokens, f.dim, f.width, per_program, *x_stride, *y_stride,
@@ -74,6 +82,7 @@ def _gradients_launch(f: Form, of_queries: bool) -> Launch:
         "WIDE_TILES": wide_tiles,
         "ROWS": size.rows,
         "PART": size.block,
+        "PIECE": size.piece,
         "HOLD": hold,
         "TEMPERED": of_queries and f.normalised,
         "WEIGHTED": of_queries,

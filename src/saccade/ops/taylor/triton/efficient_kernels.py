@@ -4,7 +4,7 @@ A row x is cut into tiles of 16. The outer product of tiles (m, n) is 256 featur
 m <= n is needed, off-diagonal pairs counted twice. With sums over keys divided by N:
 
     S = sum (k (x) k) v^T                                                            (accumulate)
-    L = sum k v^T,   G = sum k k^T,   p = sum k,   r = sum v                             (moments)
+    L = sum k v^T,   G = sum k k^T,   p = sum k,   r = sum v                    (moment_kernels.py)
     o = (a (x (x) x) S + b x L + c r) / z,   z = a x G x + b x.p + c m                   (values)
 
 and backwards, with dS, dL, dG, dp, dr accumulated in the same way from x, dy and dz,
@@ -28,7 +28,6 @@ import triton.language as tl
 
 from saccade.ops.products import settle
 from saccade.ops.taylor.triton.blocks import (
-    NORM_EPS,
     head_offset,
     load_numbers,
     load_rows,
@@ -38,6 +37,7 @@ from saccade.ops.taylor.triton.blocks import (
     product,
     pull_back,
     row_factors,
+    rows_times,
     store_rows,
 )
 
@@ -45,7 +45,6 @@ __all__ = [
     "accumulate",
     "feature_of_row",
     "gradients",
-    "moments",
     "turned_outer",
     "unfold",
     "values",
@@ -166,123 +165,6 @@ def accumulate(
 
 
 @triton.jit
-def _folded(
-    base, keep, D, stride_n, stride_d, FOLD: tl.constexpr, DP: tl.constexpr, EVEN: tl.constexpr
-):
-    """Rows of FOLD tokens side by side: (tokens / FOLD, FOLD x DP)."""
-    rows, cols = tl.arange(0, keep.shape[0]), tl.arange(0, FOLD * DP)
-    pointers = base + (rows[:, None] * FOLD + cols[None, :] // DP) * stride_n
-    pointers += (cols % DP)[None, :] * stride_d
-    if EVEN:
-        return tl.load(pointers)
-    exists = tl.reshape(
-        tl.broadcast_to(keep[:, :, None], (keep.shape[0], FOLD, DP)), (keep.shape[0], FOLD * DP)
-    )
-    return tl.load(pointers, mask=exists & (cols % DP < D)[None, :], other=0.0)
-
-
-@triton.jit
-def _by_token(x, factors):
-    """Multiply every token of folded rows by its factor."""
-    rows: tl.constexpr = x.shape[0]
-    fold: tl.constexpr = factors.shape[1]
-    x3 = tl.reshape(x, (rows, fold, x.shape[1] // fold)) * factors[:, :, None]
-    return tl.reshape(x3, (rows, x.shape[1]))
-
-
-@triton.jit
-def _unfold_product(folded, FOLD: tl.constexpr):
-    """The sum over tokens from a product of folded rows: its diagonal blocks, added."""
-    if FOLD == 1:
-        return folded
-    height: tl.constexpr = folded.shape[0] // FOLD
-    width: tl.constexpr = folded.shape[1] // FOLD
-    blocks = tl.reshape(folded, (FOLD, height, FOLD, width))
-    one, other = tl.arange(0, FOLD)[:, None, None, None], tl.arange(0, FOLD)[None, None, :, None]
-    return tl.sum(tl.sum(tl.where(one == other, blocks, 0.0), axis=2), axis=0)
-
-
-@triton.jit
-def _unfold_sums(sums, FOLD: tl.constexpr):
-    """Column sums of folded rows (all rows of `sums` are the same) as sums over tokens."""
-    width: tl.constexpr = sums.shape[1] // FOLD
-    first = tl.sum(tl.where(tl.arange(0, sums.shape[0])[:, None] == 0, sums, 0.0), axis=0)
-    return tl.sum(tl.reshape(first, (FOLD, width)), axis=0)
-
-
-@triton.jit
-def moments(
-    x_ptr, w_ptr, r_ptr, mask_ptr, temperature_ptr, out_ptr, alpha_ptr,
-    heads, tokens, D, E, per_split,
-    xb, xh, xn, xd, wb, wh, wn, wd, scale, quadratic, linear, constant,
-    DP: tl.constexpr, EP: tl.constexpr, BLOCK: tl.constexpr, FOLD: tl.constexpr,
-    NORMALIZE: tl.constexpr, TEMPERED: tl.constexpr, WEIGHTED: tl.constexpr, MIXED: tl.constexpr,
-    MASKED: tl.constexpr, EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """The smaller sums L, G, p, r over keys and values, or queries and dy with weights r = dz.
-
-    Narrow tokens are folded, FOLD side by side, so that products are wide enough for the matrix
-    unit; blocks off the diagonal are thrown away. Sums of rows are products with ones. Where rows
-    are normalised, each one's alpha is kept. L is left out unless MIXED.
-    """
-    split, bh = tl.program_id(0), tl.program_id(1)
-    rows: tl.constexpr = BLOCK // FOLD
-    local = tl.arange(0, rows)[:, None] * FOLD + tl.arange(0, FOLD)[None, :]
-    first = split * per_split
-    last = tl.minimum(first + per_split, tokens)
-    x_base = x_ptr + head_offset(bh, heads, xb, xh) + first.to(tl.int64) * xn
-    w_base = w_ptr + head_offset(bh, heads, wb, wh) + first.to(tl.int64) * wn
-    mask_ptr += (bh // heads).to(tl.int64) * tokens
-    r_ptr += bh.to(tl.int64) * tokens
-    alpha_ptr += bh.to(tl.int64) * tokens
-    factor = scale
-    if TEMPERED:
-        factor = scale * tl.load(temperature_ptr + bh % heads)
-    mixed = tl.zeros([FOLD * DP, FOLD * EP], tl.float32)
-    gram = tl.zeros([FOLD * DP, FOLD * DP], tl.float32)
-    sum_x = tl.zeros([64, FOLD * DP], tl.float32)
-    sum_w = tl.zeros([64, FOLD * EP], tl.float32)
-    ones = tl.full([64, rows], 1.0, DTYPE)
-    for start in range(first, last, BLOCK):
-        keep = start + local < last
-        if MASKED:
-            keep = tl.load(mask_ptr + start + local, mask=keep, other=0) != 0
-        x = _folded(x_base, keep, D, xn, xd, FOLD, DP, EVEN)
-        w = _folded(w_base, keep, E, wn, wd, FOLD, EP, EVEN).to(DTYPE)
-        if NORMALIZE:
-            x = x.to(tl.float32)
-            squares = tl.sum(tl.reshape(x * x, (rows, FOLD, DP)), axis=2)
-            alpha = factor / tl.maximum(tl.sqrt(squares), NORM_EPS)
-            tl.store(alpha_ptr + start + local, alpha, mask=start + local < last)
-            x = _by_token(x, alpha)
-        x = x.to(DTYPE)
-        weighted = x
-        if WEIGHTED:
-            r = tl.load(r_ptr + start + local, mask=start + local < last, other=0.0)
-            weighted = _by_token(x.to(tl.float32), r).to(DTYPE)
-        gram = settle(product(tl.trans(x), weighted, gram, PRECISION))
-        sum_x = settle(product(ones, weighted, sum_x, PRECISION))
-        sum_w = settle(product(ones, w, sum_w, PRECISION))
-        if MIXED:
-            mixed = settle(product(tl.trans(x), w, mixed, PRECISION))
-        x_base += BLOCK * xn
-        w_base += BLOCK * wn
-    once = 1.0 if NORMALIZE else factor  # the factor of a row that is not in alpha
-    cols, wide = tl.arange(0, DP), tl.arange(0, EP)
-    slot = (split * tl.num_programs(1) + bh).to(tl.int64)
-    place = out_ptr + slot * (DP * EP + DP * DP + DP + EP)
-    if MIXED:
-        total = _unfold_product(mixed, FOLD)
-        tl.store(place + cols[:, None] * EP + wide[None, :], total * (linear * once))
-    place += DP * EP
-    total = _unfold_product(gram, FOLD)
-    tl.store(place + cols[:, None] * DP + cols[None, :], total * (quadratic * once * once))
-    place += DP * DP
-    tl.store(place + cols, _unfold_sums(sum_x, FOLD) * (linear * once))
-    tl.store(place + DP + wide, _unfold_sums(sum_w, FOLD) * constant)
-
-
-@triton.jit
 def _load_state(
     state_ptr, first, width,
     COUNT: tl.constexpr, WP: tl.constexpr, EVEN: tl.constexpr, DTYPE: tl.constexpr,
@@ -310,9 +192,10 @@ def values(
     heads, tokens, D, E, per_program,
     xb, xh, xn, xd, scale, c, floor, lift,
     TILES: tl.constexpr, PAIRS: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
-    ROWS: tl.constexpr, PART: tl.constexpr, HOLD: tl.constexpr, NORMALIZE: tl.constexpr,
-    TEMPERED: tl.constexpr, DIVIDE: tl.constexpr, MASKED: tl.constexpr, SHARED: tl.constexpr,
-    LIFT: tl.constexpr, EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, PART: tl.constexpr, PIECE: tl.constexpr, HOLD: tl.constexpr,
+    NORMALIZE: tl.constexpr, TEMPERED: tl.constexpr, DIVIDE: tl.constexpr, MASKED: tl.constexpr,
+    SHARED: tl.constexpr, LIFT: tl.constexpr, EVEN: tl.constexpr,
+    DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """(x (x) x) S + x L + r for some blocks of rows; over z, which is kept, where DIVIDE.
 
@@ -332,7 +215,8 @@ def values(
     share = load_share(share_ptr, bh // heads, SHARED)
     state = state_ptr + bh.to(tl.int64) * PAIRS * 256 * E
     mixed_at = moments_ptr + bh.to(tl.int64) * (DP * EP + DP * DP + DP + EP)
-    sums_at = mixed_at + DP * EP + DP * DP
+    gram_at = mixed_at + DP * EP
+    sums_at = gram_at + DP * DP
     held = ()
     if HOLD:
         for step in tl.static_range(STEPS):
@@ -349,23 +233,33 @@ def values(
             for step in tl.static_range(STEPS):
                 phi = _symmetric(x_base, keep, step, D, xn, xd, TILES, PART, EVEN, DTYPE)
                 acc = settle(product(phi, held[step], acc, PRECISION))
-            mixed, gram = held[STEPS], held[STEPS + 1]
         else:
             for step in range(STEPS):
                 phi = _symmetric(x_base, keep, step, D, xn, xd, TILES, PART, EVEN, DTYPE)
                 s = _load_state(state, step * PART * 16, E, PART * 16, EP, EVEN, DTYPE)
                 acc = settle(product(phi, s, acc, PRECISION))
-            mixed, gram = _load_moments(mixed_at, DP, EP, DTYPE)
         x = load_rows(x_base, keep, cols, D, xn, xd, EVEN).to(tl.float32)
         alpha = row_factors(x, factor, NORMALIZE)
         acc *= (alpha * alpha)[:, None]
         x *= alpha[:, None]
         x_low = x.to(DTYPE)
-        constant = tl.load(sums_at + DP + wide)
-        acc = product(x_low, mixed, acc, PRECISION) + constant[None, :]
+        if HOLD:
+            acc = product(x_low, held[STEPS], acc, PRECISION)
+        else:
+            acc = rows_times(
+                x_low, x_base, keep, alpha, D, xn, xd, mixed_at, EP, 1, acc, PIECE, EVEN, PRECISION
+            )
+        acc += tl.load(sums_at + DP + wide)[None, :]
         if DIVIDE:
-            sums = tl.load(sums_at + cols)
-            along = product(x_low, gram, None, PRECISION) + sums[None, :]
+            along = tl.zeros([ROWS, DP], tl.float32)
+            if HOLD:
+                along = product(x_low, held[STEPS + 1], along, PRECISION)
+            else:
+                along = rows_times(
+                    x_low, x_base, keep, alpha, D, xn, xd, gram_at, DP, 1, along,
+                    PIECE, EVEN, PRECISION,
+                )  # fmt: skip
+            along += tl.load(sums_at + cols)[None, :]
             z = tl.maximum(tl.sum(along * x, axis=1) + c * share, floor * share)
             z = tl.where(z > 0, z, 1.0)
             acc *= (output_factor(share, lift, LIFT) / z)[:, None]
@@ -383,9 +277,9 @@ def gradients(
     heads, tokens, D, E, per_program,
     xb, xh, xn, xd, yb, yh, yn, yd, scale,
     TILES: tl.constexpr, WIDE_TILES: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
-    ROWS: tl.constexpr, PART: tl.constexpr, HOLD: tl.constexpr, NORMALIZE: tl.constexpr,
-    TEMPERED: tl.constexpr, WEIGHTED: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
-    DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, PART: tl.constexpr, PIECE: tl.constexpr, HOLD: tl.constexpr,
+    NORMALIZE: tl.constexpr, TEMPERED: tl.constexpr, WEIGHTED: tl.constexpr, MASKED: tl.constexpr,
+    EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """(x (x) y) S' + y L^T + r (2 x G + p) for some blocks of rows, pulled back through alpha."""
     STEPS: tl.constexpr = TILES * WIDE_TILES * (16 // PART)
@@ -401,7 +295,8 @@ def gradients(
         factor = scale * tl.load(temperature_ptr + bh % heads)
     state = state_ptr + bh.to(tl.int64) * TILES * WIDE_TILES * 256 * DP
     mixed_at = moments_ptr + bh.to(tl.int64) * (DP * EP + DP * DP + DP + EP)
-    sums_at = mixed_at + DP * EP + DP * DP
+    gram_at = mixed_at + DP * EP
+    sums_at = gram_at + DP * DP
     held = ()
     if HOLD:
         for step in tl.static_range(STEPS):
@@ -420,7 +315,6 @@ def gradients(
                     x_base, y_base, keep, step, D, E, xn, xd, yn, yd, WIDE_TILES, PART, EVEN, DTYPE
                 )
                 acc = settle(product(phi, held[step], acc, PRECISION))
-            mixed, gram = held[STEPS], held[STEPS + 1]
         else:
             for step in range(STEPS):
                 phi = _mixed(
@@ -428,12 +322,23 @@ def gradients(
                 )
                 s = _load_state(state, step * PART * 16, DP, PART * 16, DP, True, DTYPE)
                 acc = settle(product(phi, s, acc, PRECISION))
-            mixed, gram = _load_moments(mixed_at, DP, EP, DTYPE)
         raw = load_rows(x_base, keep, cols, D, xn, xd, EVEN).to(tl.float32)
-        alpha = row_factors(raw, factor, NORMALIZE)[:, None]
+        alpha = row_factors(raw, factor, NORMALIZE)
+        x = (raw * alpha[:, None]).to(DTYPE)
         y = load_rows(y_base, keep, wide, E, yn, yd, EVEN).to(DTYPE)
-        acc = product(y, tl.trans(mixed), acc * alpha, PRECISION)
-        along = product((raw * alpha).to(DTYPE), gram, None, PRECISION)
+        acc *= alpha[:, None]
+        along = tl.zeros([ROWS, DP], tl.float32)
+        if HOLD:
+            acc = product(y, tl.trans(held[STEPS]), acc, PRECISION)
+            along = product(x, held[STEPS + 1], along, PRECISION)
+        else:
+            ones = tl.full([ROWS], 1.0, tl.float32)
+            acc = rows_times(
+                y, y_base, keep, ones, E, yn, yd, mixed_at, 1, EP, acc, PIECE, EVEN, PRECISION
+            )
+            along = rows_times(
+                x, x_base, keep, alpha, D, xn, xd, gram_at, DP, 1, along, PIECE, EVEN, PRECISION
+            )
         along = 2 * along + tl.load(sums_at + cols)[None, :]
         if WEIGHTED:
             along *= tl.load(r_ptr + row + local, mask=exists, other=0.0)[:, None]

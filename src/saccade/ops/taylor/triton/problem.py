@@ -13,12 +13,14 @@ import triton.language as tl
 from torch import Tensor
 
 from saccade.ops.launches import INTERPRETED
+from saccade.ops.taylor.triton import settings
 
 __all__ = [
     "KEPT_FORMS",
     "Form",
     "Problem",
     "Strides",
+    "capability",
     "ceil_div",
     "form_of",
     "multiprocessors",
@@ -53,6 +55,12 @@ def multiprocessors(device: torch.device) -> int:
         return 132
     count: int = torch.cuda.get_device_properties(device).multi_processor_count
     return count
+
+
+@functools.cache
+def capability(device: torch.device) -> tuple[int, int]:
+    """The compute capability of the device; the interpreter plays an H200."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +162,11 @@ class Form:
     def moments_size(self) -> int:
         """How many numbers L, G, p and r have together."""
         return self.padded_dim * (self.padded_width + self.padded_dim + 1) + self.padded_width
+
+    def blocks(self, kernel: str) -> settings.Blocks:
+        """The blocks of a kernel; the wider of D and E decides."""
+        widest = max(self.dim, self.width)
+        return settings.blocks_for(kernel, widest, self.operands, capability(self.device))
 
     def flags(self, *, masked: bool) -> dict[str, Any]:
         """The compile-time arguments that all kernels over tokens take."""

@@ -1,8 +1,9 @@
-"""Block sizes of the fused kernels: data, so that no call waits for a search.
+"""Block sizes of the fused kernels, by the device's compute capability.
 
-Searched on an H200 in bfloat16 (`docs/log.md`). Wider dtypes were not searched; they take smaller
-blocks, since their operands fill twice the shared memory. Each table goes by the largest width that
-an entry serves.
+They are data, so that no call waits for a search. Those of bfloat16 on Hopper were searched on an
+H200 (`docs/log.md`). The others were found by compiling, not by timing: they fit the shared memory
+of a program, spill little or nothing, and take as many tokens a step as they then can. Each table
+goes by the largest width that an entry serves.
 """
 
 from typing import NamedTuple
@@ -20,7 +21,8 @@ class Blocks(NamedTuple):
     """How one kernel is launched.
 
     Attributes:
-        rows: Rows a program; 0 for sums over rows, which go over all of a part.
+        rows: Rows a program; 0 for sums over rows, which go over all of a part. For `moments`,
+            the height of products that the matrix unit wants, 0 where any will do.
         block: Length of a step of the inner loop; for `values` and `gradients`, how many of a
             tile's 16 columns a step takes.
         warps: Warps a program.
@@ -28,7 +30,9 @@ class Blocks(NamedTuple):
         resident: How many programs a multiprocessor holds at once, by their registers; for the
             kernels whose sums are split so as to fill the device exactly.
         registers: At most how many a thread takes, where the compiler takes more than it needs and
-            a second program no longer fits beside the first.
+            a second program no longer fits beside the first, or loses its way and spills them
+            nearly all.
+        piece: How many rows of L or G a product beside the loop takes at once.
     """
 
     rows: int
@@ -37,6 +41,7 @@ class Blocks(NamedTuple):
     stages: int
     resident: int = 1
     registers: int | None = None
+    piece: int = 32
 
     def options(self) -> dict[str, int]:
         """Launch options."""
@@ -44,12 +49,14 @@ class Blocks(NamedTuple):
         return options if self.registers is None else {**options, "maxnreg": self.registers}
 
 
-_HALF: dict[str, dict[int, Blocks]] = {
+Table = dict[str, dict[int, Blocks]]
+
+_HOPPER: Table = {
     "direct_forward": {
         16: Blocks(64, 64, 4, 3),
         32: Blocks(128, 128, 8, 3, registers=128),
-        64: Blocks(128, 64, 8, 3),
-        128: Blocks(128, 128, 8, 3),
+        64: Blocks(128, 64, 8, 3, piece=64),
+        128: Blocks(128, 128, 8, 3, piece=128),
     },
     "direct_queries": {
         16: Blocks(64, 64, 4, 3),
@@ -67,37 +74,104 @@ _HALF: dict[str, dict[int, Blocks]] = {
         128: Blocks(0, 128, 8, 3),
     },
     "moments": {
-        16: Blocks(0, 128, 4, 3, resident=2),
-        64: Blocks(0, 64, 4, 3, resident=2),
-        128: Blocks(0, 64, 8, 3),
+        16: Blocks(64, 128, 4, 3, resident=2),
+        64: Blocks(64, 64, 4, 3, resident=2),
+        128: Blocks(64, 64, 8, 3),
     },
     "narrow_sums": {16: Blocks(0, 64, 4, 3, resident=3, registers=168)},
     "values": {
         16: Blocks(64, 16, 4, 3),
         32: Blocks(64, 16, 4, 2),
-        64: Blocks(128, 8, 4, 3),
-        128: Blocks(64, 8, 4, 3),
+        64: Blocks(128, 8, 4, 3, piece=64),
+        128: Blocks(64, 8, 4, 3, piece=128),
     },
     "gradients": {
         32: Blocks(64, 8, 4, 3),
-        64: Blocks(128, 8, 4, 3),
-        128: Blocks(128, 16, 8, 3),
+        64: Blocks(128, 8, 4, 3, piece=64),
+        128: Blocks(128, 16, 8, 3, piece=128),
     },
 }
 
-_SINGLE: dict[str, dict[int, Blocks]] = {
-    "direct_forward": {64: Blocks(64, 32, 4, 2), 128: Blocks(64, 32, 8, 1)},
-    "direct_queries": {64: Blocks(64, 32, 4, 2), 128: Blocks(64, 32, 8, 1)},
-    "direct_keys": {64: Blocks(64, 32, 4, 2), 128: Blocks(64, 32, 8, 1)},
-    "accumulate": {64: Blocks(0, 32, 8, 2), 128: Blocks(0, 32, 8, 1)},
-    "moments": {64: Blocks(0, 64, 4, 2), 128: Blocks(0, 32, 8, 1)},
+_AMPERE: Table = {
+    "direct_forward": {
+        16: Blocks(64, 64, 4, 3),
+        32: Blocks(128, 128, 8, 3, registers=128),
+        64: Blocks(128, 64, 8, 3),
+        128: Blocks(128, 64, 8, 2),
+    },
+    "direct_queries": {
+        16: Blocks(64, 64, 4, 3),
+        64: Blocks(128, 64, 8, 3),
+        128: Blocks(64, 64, 8, 2),
+    },
+    "direct_keys": {
+        16: Blocks(64, 64, 4, 3),
+        32: Blocks(128, 64, 8, 3),
+        64: Blocks(128, 32, 8, 3),
+        128: Blocks(64, 32, 8, 2),
+    },
+    "accumulate": {
+        16: Blocks(0, 64, 4, 3, resident=4),
+        32: Blocks(0, 64, 4, 3, resident=3, registers=168),
+        64: Blocks(0, 64, 4, 3, resident=2),
+        128: Blocks(0, 32, 8, 3),
+    },
+    "moments": {
+        16: Blocks(0, 128, 4, 3, resident=2),
+        32: Blocks(0, 64, 4, 3, resident=2),
+        64: Blocks(0, 32, 4, 3, resident=2),
+        128: Blocks(0, 16, 8, 2),
+    },
+    "narrow_sums": {16: Blocks(0, 64, 4, 3, resident=3, registers=168)},
+    "values": {
+        16: Blocks(64, 16, 4, 3),
+        32: Blocks(64, 16, 4, 2),
+        64: Blocks(64, 8, 4, 3),
+        128: Blocks(64, 8, 8, 2),
+    },
+    "gradients": {
+        16: Blocks(64, 8, 4, 3),
+        32: Blocks(64, 8, 4, 1),
+        64: Blocks(64, 8, 4, 3),
+        128: Blocks(64, 8, 8, 2),
+    },
+}
+
+# Where a program has 99 KB, one that holds the state has a multiprocessor to itself.
+_SMALL: Table = _AMPERE | {
+    "values": _AMPERE["values"] | {32: Blocks(128, 16, 8, 2)},
+    "gradients": _AMPERE["gradients"] | {32: Blocks(128, 8, 8, 1)},
+}
+
+# Products of float32 and float16; these fit everywhere.
+_SINGLE: Table = {
+    "direct_forward": {64: Blocks(64, 32, 8, 2), 128: Blocks(32, 32, 8, 2)},
+    "direct_queries": {64: Blocks(64, 32, 8, 2), 128: Blocks(32, 32, 8, 2)},
+    "direct_keys": {64: Blocks(64, 32, 8, 2), 128: Blocks(32, 32, 8, 2)},
+    "accumulate": {64: Blocks(0, 32, 8, 2), 128: Blocks(0, 16, 8, 2)},
+    "moments": {64: Blocks(0, 32, 8, 2), 128: Blocks(0, 16, 8, 2)},
     "narrow_sums": {16: Blocks(0, 32, 4, 2)},
-    "values": {64: Blocks(64, 16, 8, 1), 128: Blocks(64, 16, 8, 1)},
-    "gradients": {64: Blocks(64, 16, 8, 1), 128: Blocks(64, 16, 8, 1)},
+    "values": {
+        16: Blocks(64, 16, 8, 1),
+        64: Blocks(64, 8, 8, 2),
+        128: Blocks(64, 2, 8, 2),
+    },
+    "gradients": {
+        16: Blocks(64, 16, 8, 1),
+        64: Blocks(64, 8, 8, 2),
+        128: Blocks(32, 2, 8, 2),
+    },
 }
 
 
-def blocks_for(kernel: str, width: int, operands: torch.dtype) -> Blocks:
-    """The blocks of a kernel for a padded width, by the dtype its products are taken in."""
-    table = (_HALF if operands == torch.bfloat16 else _SINGLE)[kernel]
-    return next(blocks for widest, blocks in table.items() if width <= widest)
+def _half_precision(capability: tuple[int, int]) -> Table:
+    """The table of bfloat16; where nothing is known of a device, the one that asks for least."""
+    return {(9, 0): _HOPPER, (8, 0): _AMPERE}.get(capability, _SMALL)
+
+
+def blocks_for(
+    kernel: str, width: int, operands: torch.dtype, capability: tuple[int, int]
+) -> Blocks:
+    """The blocks of a kernel, by the width it serves and the dtype its products are taken in."""
+    table = _half_precision(capability) if operands == torch.bfloat16 else _SINGLE
+    return next(blocks for widest, blocks in table[kernel].items() if width <= widest)

@@ -13,7 +13,8 @@ from torch import Tensor
 from saccade.ops.launches import Launch
 from saccade.ops.taylor.triton import settings
 from saccade.ops.taylor.triton.blocks import add_parts
-from saccade.ops.taylor.triton.efficient_kernels import accumulate, moments
+from saccade.ops.taylor.triton.efficient_kernels import accumulate
+from saccade.ops.taylor.triton.moment_kernels import moments
 from saccade.ops.taylor.triton.narrow_kernels import narrow_sums
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_div, multiprocessors
 from saccade.ops.taylor.triton.settings import Blocks
@@ -85,7 +86,7 @@ def _loop(f: Form, size: Blocks, of_queries: bool) -> tuple[int, Numbers, Consta
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
 def _narrow_launch(f: Form, of_queries: bool) -> Launch:
-    size = settings.blocks_for("narrow_sums", 16, f.operands)
+    size = f.blocks("narrow_sums")
     parts, numbers, constants = _loop(f, size, of_queries)
     part = f.batch_heads * (256 * f.width + f.moments_size)
     del constants["DP"], constants["EP"]
@@ -110,10 +111,12 @@ def _narrow_sums(p: Problem, gradients: Gradients | None) -> tuple[Tensor, Tenso
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
 def _moments_launch(f: Form, of_queries: bool, mixed: bool) -> Launch:
-    size = settings.blocks_for("moments", max(f.dim, f.width), f.operands)
+    size = f.blocks("moments")
     parts, numbers, constants = _loop(f, size, of_queries)
-    fold = min(64 // f.padded_dim, size.block // 16)  # a product takes 16 rows or more
-    constants |= {"FOLD": max(1, fold), "MIXED": mixed}
+    # Wide values beside narrow keys, folded, are more than registers hold.
+    height = size.rows if f.padded_width <= 2 * f.padded_dim else 0
+    fold = min(height // f.padded_dim, size.block // 16)  # a product takes 16 rows or more
+    constants |= {"FOLD": max(1, fold), "HEIGHT": height, "MIXED": mixed}
     return Launch(moments, (parts, f.batch_heads), numbers, constants)
 
 
@@ -133,7 +136,7 @@ def row_moments(
 @functools.lru_cache(maxsize=KEPT_FORMS)
 def _state_launch(f: Form, of_queries: bool) -> Launch:
     tokens, x_stride, w_stride = f.rows(of_queries=of_queries)
-    size = settings.blocks_for("accumulate", max(f.dim, f.width), f.operands)
+    size = f.blocks("accumulate")
     splits, per_split = _splits(f, tokens, size, f.batch_heads * f.pairs)
     unnormalised = f.scale * f.scale if of_queries and not f.normalised else 1.0
     numbers = (
