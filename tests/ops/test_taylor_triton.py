@@ -265,13 +265,15 @@ def test_products_stay_whole_on_hopper(normalised):
     assert not [line for line in lines if "SERIALISED" in line]
 
 
-# Hopper's blocks for bfloat16 were chosen by timing, which forgives spills beside the loop.
+# What is spilled on Ampere lies outside the loops, most of it where states of odd widths are
+# written. Hopper's blocks for bfloat16 were chosen by timing.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arch", "dtype", "dims", "allowed"),
     [
-        ("80", "bfloat16", "32,128,20x100", 600),
-        ("86", "bfloat16", "32,64,128,100x20", 250),
+        ("80", "bfloat16", "32,128", 100),
+        ("80", "bfloat16", "20x100", 1100),
+        ("86", "bfloat16", "32,64,128,100x20", 300),
         ("90", "bfloat16", "16x64,128x20", 800),
         ("80", "float32", "128", 600),
         ("86", "float32", "32,64", 600),

@@ -153,7 +153,7 @@ _SINGLE: Table = {
     "narrow_sums": {16: Blocks(0, 32, 4, 2)},
     "values": {
         16: Blocks(64, 16, 8, 1),
-        64: Blocks(64, 8, 8, 2),
+        64: Blocks(64, 8, 8, 2, registers=255),
         128: Blocks(64, 2, 8, 2),
     },
     "gradients": {
