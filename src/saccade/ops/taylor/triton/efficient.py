@@ -2,6 +2,7 @@
 
 import functools
 
+import torch
 from torch import Tensor
 
 from saccade.ops.launches import Launch
@@ -12,14 +13,15 @@ from saccade.ops.taylor.triton.sums import row_sums
 
 __all__ = ["run_efficient", "run_efficient_backward"]
 
-_HELD_BYTES = 64 << 10
+# More does not fit beside what the products themselves take, on the smallest devices.
+_HELD_BYTES = {torch.bfloat16: 64 << 10, torch.float32: 32 << 10}
 
 Grads = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
 def _is_small(f: Form, pairs: int, columns: int) -> bool:
     """Whether a program can hold the state of so many tile pairs beside all else."""
-    return pairs * 256 * columns * f.operands.itemsize <= _HELD_BYTES
+    return pairs * 256 * columns * f.operands.itemsize <= _HELD_BYTES[f.operands]
 
 
 def _rows_per_program(f: Form, tokens: int, rows: int, hold: bool) -> int:

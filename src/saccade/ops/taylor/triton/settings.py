@@ -154,12 +154,12 @@ _SINGLE: Table = {
     "values": {
         16: Blocks(64, 16, 8, 1),
         64: Blocks(64, 8, 8, 2, registers=255),
-        128: Blocks(64, 2, 8, 2),
+        128: Blocks(64, 2, 8, 2, registers=255),
     },
     "gradients": {
         16: Blocks(64, 16, 8, 1),
-        64: Blocks(64, 8, 8, 2),
-        128: Blocks(32, 2, 8, 2),
+        64: Blocks(64, 8, 8, 2, registers=255),
+        128: Blocks(32, 2, 8, 2, registers=255),
     },
 }
 
