@@ -9,7 +9,7 @@ from torch.utils.flop_counter import register_flop_formula
 from saccade.ops.launches import on_device
 from saccade.ops.taylor.triton.direct import run_direct, run_direct_backward
 from saccade.ops.taylor.triton.efficient import run_efficient, run_efficient_backward
-from saccade.ops.taylor.triton.problem import Problem, power_of_two
+from saccade.ops.taylor.triton.problem import Problem, moments_size, tile_pairs
 
 __all__ = ["fused"]
 
@@ -30,9 +30,7 @@ def _problem(
 
 def _state_shapes(q: Tensor, v: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
     heads, dim, width = q.shape[0] * q.shape[1], q.shape[3], v.shape[3]
-    tiles, dp, ep = -(-dim // 16), power_of_two(dim), power_of_two(width)
-    pairs = tiles * (tiles + 1) // 2
-    return (heads, pairs * 256, width), (heads, dp * (ep + dp + 1) + ep)
+    return (heads, tile_pairs(dim) * 256, width), (heads, moments_size(dim, width))
 
 
 @torch.library.custom_op("saccade::taylor_fused", mutates_args=())

@@ -23,8 +23,10 @@ __all__ = [
     "capability",
     "ceil_div",
     "form_of",
+    "moments_size",
     "multiprocessors",
     "power_of_two",
+    "tile_pairs",
 ]
 
 KEPT_FORMS = 512
@@ -46,6 +48,18 @@ def ceil_div(n: int, size: int) -> int:
 def power_of_two(n: int) -> int:
     """The smallest power of two that is at least n, and at least 16."""
     return max(16, 1 << (n - 1).bit_length())
+
+
+def tile_pairs(dim: int) -> int:
+    """Pairs (m, n), m <= n, of the tiles of 16 in a row of q or k."""
+    tiles = ceil_div(dim, 16)
+    return tiles * (tiles + 1) // 2
+
+
+def moments_size(dim: int, width: int) -> int:
+    """How many numbers L, G, p and r have together."""
+    padded_dim, padded_width = power_of_two(dim), power_of_two(width)
+    return padded_dim * (padded_width + padded_dim + 1) + padded_width
 
 
 @functools.cache
@@ -132,7 +146,7 @@ class Form:
     @functools.cached_property
     def pairs(self) -> int:
         """Pairs of tiles (m, n), m <= n."""
-        return self.tiles * (self.tiles + 1) // 2
+        return tile_pairs(self.dim)
 
     @functools.cached_property
     def operands(self) -> torch.dtype:
@@ -161,7 +175,7 @@ class Form:
     @functools.cached_property
     def moments_size(self) -> int:
         """How many numbers L, G, p and r have together."""
-        return self.padded_dim * (self.padded_width + self.padded_dim + 1) + self.padded_width
+        return moments_size(self.dim, self.width)
 
     def blocks(self, kernel: str) -> settings.Blocks:
         """The blocks of a kernel; the wider of D and E decides."""
