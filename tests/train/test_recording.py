@@ -16,6 +16,15 @@ from tests.train.tiny_runs import tiny
 pytestmark = pytest.mark.gpu
 
 
+@pytest.fixture(autouse=True)
+def put_back():
+    """Training allows TF32 and may ask for determinism; other tests are to find neither."""
+    precision = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(precision)
+    torch.use_deterministic_algorithms(False)
+
+
 def weights(path, *overrides, resume=False):
     """Last and averaged weights of a run on the GPU, and what it summed up to."""
     config = tiny("train.device=cuda", "train.deterministic=true", *overrides)
