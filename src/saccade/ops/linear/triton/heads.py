@@ -2,8 +2,7 @@
 
 The same sums and steps as in `state` and `tokens`, with all features at once. States and sums stay
 on the chip, nothing is summed in pieces, and the features of a query are formed once for both uses
-that the backward pass has for them. For many heads with few features. Tokens come in blocks of BN;
-what is left is a block of its own of TAIL tokens, so that 65 tokens are 64 and 16.
+that the backward pass has for them. For many heads with few features.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
