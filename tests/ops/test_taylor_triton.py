@@ -320,14 +320,18 @@ def test_a_captured_graph_gives_the_same_again(algorithm):
 
     def run():
         out = taylor_attention(*leaves, algorithm=algorithm, backend="triton")
-        return [out, *torch.autograd.grad(out.float().square().sum(), leaves)]
+        return [out.detach(), *torch.autograd.grad(out.float().square().sum(), leaves)]
 
-    expected = run()
+    stream = torch.cuda.Stream()  # what autograd did before on another would be waited for
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        expected = run()
+    torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         replayed = run()
     for x in replayed:
-        x.detach().zero_()
+        x.zero_()
     graph.replay()
     assert all(torch.equal(x, y) for x, y in zip(replayed, expected, strict=True))
 

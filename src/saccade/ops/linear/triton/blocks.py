@@ -126,18 +126,13 @@ def halves(x):
 
 
 @triton.jit
-def add_rows(sums, g, weight, OPERAND: tl.constexpr):
-    """Add g weight to sums, which along axis 1 sum up to what is meant.
+def add_rows(sums, g, weight):
+    """Add g weight to sums, of features that are not rounded yet: that costs no conversion.
 
-    In bfloat16 by a product with both halves of the weight: g is not taken out of its pairs again.
-    No product is narrower than 16, so sums are (rows, 16); they are (rows, 1) otherwise.
+    Not as a product on the matrix units: some versions of ptxas overwrite its operands while two
+    products in a row still read the same g from registers, and the sums are wrong.
     """
-    if OPERAND == "bf16":
-        leading, rest = halves(weight)
-        cols = tl.arange(0, 16)[None, :]
-        parts = tl.where(cols == 0, leading[:, None], tl.where(cols == 1, rest[:, None], 0.0))
-        return product(g, operand(parts), sums, OPERAND)
-    return sums + tl.sum(g.to(tl.float32) * weight[None, :], axis=1)[:, None]
+    return sums + tl.sum(g * weight[None, :], axis=1)
 
 
 @triton.jit

@@ -13,7 +13,6 @@ import triton.language as tl
 from saccade.ops.linear.triton.blocks import (
     RUNTIME_SIZES,
     add_outer,
-    add_rows,
     exact,
     feature,
     head_offset,
@@ -44,7 +43,7 @@ __all__ = ["head_backward", "head_forward"]
 def _whole_state(wide, thin, plain, count, inside, constant, eps):
     """S, s, b and b' of the whole head from its sums."""
     wide_sum = tl.max(plain, axis=0)
-    wide, narrow = with_constant(wide, tl.sum(thin, axis=1), inside, wide_sum, count, constant)
+    wide, narrow = with_constant(wide, thin, inside, wide_sum, count, constant)
     base = constant * tl.sum(wide, axis=0) + eps * wide_sum
     return wide, narrow, base, constant * tl.sum(narrow, axis=0) + eps * count
 
@@ -57,13 +56,12 @@ def _mix_tokens(
     MAP: tl.constexpr, PARTS: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
     """Outputs, denominators and largest exponents of BN queries."""
-    SUMS: tl.constexpr = 16 if OPERAND == "bf16" else 1
     rows = start + tl.arange(0, BN)
     keep = rows < last
     x = load_rows(q_ptr, rows, keep, qn, 0, D, DP, qd)
     z = project(x, w, rest, PARTS, OPERAND)
     acc = tl.zeros([BN, EP], tl.float32)
-    total = tl.zeros([BN, SUMS], tl.float32)
+    total = tl.zeros([BN], tl.float32)
     top = tl.full([BN], float("-inf"), tl.float32)
     acc, total, top = add_features(acc, total, top, z, state, weight, inside, factor, MAP, OPERAND)
     out, z = divided(acc, total, base, base_weight)
@@ -98,7 +96,7 @@ def head_forward(
     inside = features < M
     w, rest = load_projection(w_ptr, 0, M, D, BM, DP, PARTS)
     wide = tl.zeros([BM, EP], tl.float32)
-    thin = tl.zeros([BM, SUMS], tl.float32)
+    thin = tl.zeros([BM], tl.float32)
     plain = tl.zeros([SUMS, EP], tl.float32)
     peak = tl.full([BM], float("-inf"), tl.float32)
     tally = tl.zeros([BN], tl.float32)
@@ -116,7 +114,7 @@ def head_forward(
         tl.store(key_top_ptr + bh, key_top)
         fade = tl.exp2(peak - key_top)
         wide *= fade[:, None]
-        thin *= fade[:, None]
+        thin *= fade
     wide, weight, base, base_weight = _whole_state(wide, thin, plain, count, inside, constant, eps)
     state = rounded(wide, OPERAND)
     store_rows(state_ptr + bh * M * E, features, inside, E, 0, E, EP, 1, state)
@@ -148,9 +146,8 @@ def _query_step(
     z = project(x, w, rest, PARTS, OPERAND)
     t = map_input(z, shift, inside, factor, PADDED, MAP)
     g = feature(t, MAP, OPERAND)
-    turned = tl.trans(rounded(g, OPERAND))
-    wide = settle(product(turned, u, wide, OPERAND))
-    thin = settle(add_rows(thin, turned, y, OPERAND))
+    thin += tl.sum(g * y[:, None], axis=0)
+    wide = settle(product(tl.trans(rounded(g, OPERAND)), u, wide, OPERAND))
     plain += tl.sum(u.to(tl.float32), axis=0)[None, :]
     dg = product(u, tl.trans(state), tl.zeros(z.shape, tl.float32), OPERAND)
     dg = add_outer(dg, y, weight, OPERAND)
@@ -204,7 +201,6 @@ def head_backward(
     PARTS: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the queries, then from the gradient of the state those of keys and values."""
-    SUMS: tl.constexpr = 16 if OPERAND == "bf16" else 1
     PADDED: tl.constexpr = M % BM != 0
     bh = tl.program_id(0).to(tl.int64)
     q_ptr += head_offset(bh, heads, qb, qh)
@@ -220,7 +216,7 @@ def head_backward(
     state = load_rows(state_ptr + bh * M * E, features, inside, E, 0, E, EP, 1)
     weight = tl.load(weight_ptr + bh * M + features, mask=inside, other=0.0)
     wide = tl.zeros([BM, EP], tl.float32)
-    thin = tl.zeros([BM, SUMS], tl.float32)
+    thin = tl.zeros([BM], tl.float32)
     plain = tl.zeros([1, EP], tl.float32)
     tally = tl.zeros([BN], tl.float32)
     for start in range(0, queries, BN):

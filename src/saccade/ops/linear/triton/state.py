@@ -74,11 +74,10 @@ def add_tokens(
         g = tl.exp2(exponent - finite[:, None])
         fade = tl.exp2(peak - finite)
         wide *= fade[:, None]
-        thin *= fade[:, None]
+        thin *= fade
         peak = highest
-    g = rounded(g, OPERAND)
-    wide = settle(product(g, u, wide, OPERAND))
-    thin = settle(add_rows(thin, g, y, OPERAND))
+    thin = add_rows(thin, g, y)
+    wide = settle(product(rounded(g, OPERAND), u, wide, OPERAND))
     plain = settle(add_columns(plain, u, OPERAND))
     return wide, thin, plain, peak, y
 
@@ -116,7 +115,7 @@ def accumulate(
     if MAP != "identity":
         w, rest = load_projection(w_ptr, block * BM, M, D, BM, DP, PARTS)
     wide = tl.zeros([BM, EP], tl.float32)
-    thin = tl.zeros([BM, SUMS], tl.float32)
+    thin = tl.zeros([BM], tl.float32)
     plain = tl.zeros([SUMS, EP], tl.float32)
     peak = tl.full([BM], float("-inf"), tl.float32)
     tally = tl.zeros([BN], tl.float32)
@@ -128,7 +127,7 @@ def accumulate(
         )  # fmt: skip
         tally += y
     store_rows(wide_ptr + slot * M * E, features, features < M, E, 0, E, EP, 1, wide)
-    tl.store(narrow_ptr + slot * M + features, tl.sum(thin, axis=1), mask=features < M)
+    tl.store(narrow_ptr + slot * M + features, thin, mask=features < M)
     if MAP == "favor_softmax" and not QUERY:
         tl.store(peak_ptr + slot * M + features, peak, mask=features < M)
     if block == 0:

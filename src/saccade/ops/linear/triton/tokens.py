@@ -60,20 +60,19 @@ def add_features(
         g = tl.exp2(z * factor - highest[:, None])
         fade = tl.exp2(top - highest)
         acc *= fade[:, None]
-        total *= fade[:, None]
+        total *= fade
         top = highest
     else:
         g = feature(z * factor, MAP, OPERAND)
-    g = rounded(g, OPERAND)
-    acc = settle(product(g, state, acc, OPERAND))
-    total = settle(add_rows(total, g, weight, OPERAND))
+    total = add_rows(total, g, weight)
+    acc = settle(product(rounded(g, OPERAND), state, acc, OPERAND))
     return acc, total, top
 
 
 @triton.jit
 def divided(acc, total, base, base_weight):
     """o and z from g S and g.s."""
-    z = tl.sum(total, axis=1) + base_weight
+    z = total + base_weight
     z = tl.where(z == 0, 1.0, z)
     return (acc + base[None, :]) * (1.0 / z)[:, None], z
 
@@ -87,7 +86,6 @@ def mix(
     OPERAND: tl.constexpr,
 ):  # fmt: skip
     """Outputs o and denominators z; for FAVOR+ also the largest exponent of each query."""
-    SUMS: tl.constexpr = 16 if OPERAND == "bf16" else 1
     tiles = tl.cdiv(tokens, BN)
     bh = (tl.program_id(0) // tiles).to(tl.int64)
     rows = (tl.program_id(0) % tiles) * BN + tl.arange(0, BN)
@@ -97,7 +95,7 @@ def mix(
         x = load_rows(q_ptr, rows, keep, qn, 0, D, DP, qd)
     top = tl.full([BN], float("-inf"), tl.float32)
     acc = tl.zeros([BN, EP], tl.float32)
-    total = tl.zeros([BN, SUMS], tl.float32)
+    total = tl.zeros([BN], tl.float32)
     for first in range(0, M, BM):
         features = first + tl.arange(0, BM)
         inside = features < M

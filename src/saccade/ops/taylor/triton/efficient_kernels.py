@@ -272,6 +272,18 @@ def values(
 
 
 @triton.jit
+def _add_product(acc, a, b, PRECISION: tl.constexpr):
+    """acc + a b.
+
+    Exact float32 products are taken number by number, and all steps over a state would make one
+    chain of D E roundings: each step is summed from zero instead and then added.
+    """
+    if PRECISION == "ieee" and a.dtype == tl.float32:
+        return acc + settle(product(a, b, None, PRECISION))
+    return settle(product(a, b, acc, PRECISION))
+
+
+@triton.jit
 def gradients(
     x_ptr, y_ptr, r_ptr, mask_ptr, temperature_ptr, state_ptr, moments_ptr, out_ptr, dt_ptr,
     heads, tokens, D, E, per_program,
@@ -314,14 +326,14 @@ def gradients(
                 phi = _mixed(
                     x_base, y_base, keep, step, D, E, xn, xd, yn, yd, WIDE_TILES, PART, EVEN, DTYPE
                 )
-                acc = settle(product(phi, held[step], acc, PRECISION))
+                acc = _add_product(acc, phi, held[step], PRECISION)
         else:
             for step in range(STEPS):
                 phi = _mixed(
                     x_base, y_base, keep, step, D, E, xn, xd, yn, yd, WIDE_TILES, PART, EVEN, DTYPE
                 )
                 s = _load_state(state, step * PART * 16, DP, PART * 16, DP, True, DTYPE)
-                acc = settle(product(phi, s, acc, PRECISION))
+                acc = _add_product(acc, phi, s, PRECISION)
         raw = load_rows(x_base, keep, cols, D, xn, xd, EVEN).to(tl.float32)
         alpha = row_factors(raw, factor, NORMALIZE)
         x = (raw * alpha[:, None]).to(DTYPE)
