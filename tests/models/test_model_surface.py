@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
@@ -10,7 +11,7 @@ from tiny_models import example, tiny_model
 from torch import nn
 
 from saccade import create_model, list_attentions
-from saccade.models import ViTConfig, transformer
+from saccade.models import ViTConfig
 from saccade.models.config import override
 
 
@@ -158,7 +159,6 @@ def test_copies_and_pickles(name: str) -> None:
 def test_blocks_share_their_compilations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     torch._dynamo.reset()
-    transformer._compiled.cache_clear()
     model = tiny_model("vit_cifar", depth=6, drop_path_rate=0.1).train()
     x = example(model)
     torch.manual_seed(0)
@@ -170,7 +170,26 @@ def test_blocks_share_their_compilations(monkeypatch: pytest.MonkeyPatch) -> Non
     torch.testing.assert_close(model(x), expected)
     # The stem, the first block, whose drop path is off, and one that serves all others.
     assert counters["unique_graphs"] - before == 3
-    transformer._compiled.cache_clear()
+
+
+def test_models_of_one_process_are_compiled_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variants of one function would hold sizes open, which makes slower kernels, or run out."""
+    shapes: list[tuple[object, ...]] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
+        shapes.append(tuple(x.shape for x in inputs if isinstance(x, torch.Tensor)))
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    torch._dynamo.reset()
+    for width in range(8, 8 * 11, 8):
+        model = tiny_model("vit_cifar", depth=2, embed_dim=width, num_heads=2).train()
+        model.set_compiled()
+        before = len(shapes)
+        model(example(model))
+        assert len(shapes) - before == 2, "the stem and a block"
+        sizes = [size for shape in shapes[before:] for sides in shape for size in sides]
+        assert all(type(size) is int for size in sizes), "no size is left open"
 
 
 def test_checkpointed_step_compiles_without_graph_breaks() -> None:

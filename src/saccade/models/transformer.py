@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
-from itertools import chain
+from itertools import chain, count
+from types import FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -77,9 +78,23 @@ def _call_block(
     return out
 
 
-@cache
-def _compiled(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return torch.compile(call)
+_parts_of: WeakKeyDictionary[nn.Module, dict[Callable[..., Tensor], Callable[..., Tensor]]]
+_parts_of = WeakKeyDictionary()
+_copies = count()
+
+
+def _compiled(model: nn.Module, call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function compiled for one model alone.
+
+    torch goes by a function's code and the name of it: with every other model it would hold more
+    sizes open, which makes slower kernels, and in the end give up. So each model has its own copy.
+    """
+    parts = _parts_of.setdefault(model, {})
+    if call not in parts:
+        assert isinstance(call, FunctionType)
+        code = call.__code__.replace(co_name=f"{call.__name__}_{next(_copies)}")
+        parts[call] = torch.compile(FunctionType(code, call.__globals__))
+    return parts[call]
 
 
 class Transformer(HubModel):
@@ -243,7 +258,7 @@ class Transformer(HubModel):
 
     def part(self, call: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """A function that calls a part of the model, compiled where the model is set so."""
-        return _compiled(call) if self.compiled and self.training else call
+        return _compiled(self, call) if self.compiled and self.training else call
 
     def no_weight_decay(self) -> set[str]:
         """Parameters that weight decay should leave alone: tokens, positions, head scalars."""
