@@ -11,6 +11,7 @@ from saccade.report.findings import Findings, find
 from saccade.report.labels import label_groups
 from saccade.report.setting import differences_table
 from saccade.report.words import headline, points, sentence, significant
+from saccade.report.write import write_report
 from saccade.statistics import accuracy_interval, holm, paired_difference
 from tests.report.made_runs import make_run, make_study, predictions, write_record
 
@@ -46,6 +47,24 @@ def test_rows_hold_the_statistics_of_the_predictions(study: Findings) -> None:
     assert [claim.p_corrected for claim in claims] == corrected
     assert softmax.against_baseline is None
     assert study.images == 400
+
+
+def test_speeds_of_runs_that_shared_a_device_are_not_compared(tmp_path: Path) -> None:
+    for speed in ("own", "alone", "shared"):
+        folder = make_study(tmp_path / speed, {"softmax": 0.9}, img_per_s=1000)
+        make_study(folder, {"taylor": 0.9}, img_per_s=2000)
+        noted = {"softmax": 300.0, "taylor": 200.0}
+        rows = [{"attention": name, "img_per_s": value} for name, value in noted.items()]
+        write_record(folder / "results.json", baseline="softmax", rows=rows, speed=speed)
+        report = tmp_path / f"{speed}-report"
+        write_report(folder, report)
+        drawn = report / "figures" / "accuracy_throughput.svg"
+        assert drawn.exists() is (speed != "shared")
+        found = found_in(folder)
+        assert found.fair_speed is (speed != "shared")
+        assert ["img_per_s" in row.best for row in found.rows] == [False, speed == "own"]
+        shown = {row.label: row.img_per_s for row in found.rows}
+        assert (shown == noted) is (speed == "alone")
 
 
 def test_a_dead_attention_is_called_worse_and_a_small_gap_is_not(study: Findings) -> None:

@@ -18,10 +18,12 @@ from saccade.study import compare
 from saccade.study.comparison import ComparisonFolder, Job, Plan
 from saccade.study.comparison.fairness import UnfairError
 from saccade.study.comparison.initial import write_initial_weights
+from saccade.study.comparison.measures import measure
 from saccade.study.comparison.plan import DEFAULT_ATTENTIONS
 from saccade.study.comparison.results import collect
 from saccade.study.comparison.work import work
 from saccade.train import train
+from saccade.train.stops import stop_signals
 from tests.study.tiny_comparison import NAMES, UniformCore, last_weights, tiny_plan
 
 ROW = {
@@ -65,6 +67,31 @@ def test_folder_and_table_are_as_agreed(finished: Path) -> None:
     assert performer["approximation_error"] > 0
     assert taylorshift["parameters"] == softmax["parameters"] + 2  # a temperature a head
     assert taylorshift["flops"] >= softmax["flops"] > 0
+
+
+def test_runs_that_shared_a_device_are_timed_alone_afterwards(copied: Path) -> None:
+    folder = ComparisonFolder.open(copied)
+    own = collect(folder)
+    assert own["speed"] == "own"
+    assert not own["notes"]
+    for job in folder.plan.jobs():  # as if all had begun at once
+        environment = folder.run(job).environment()
+        environment["time"] = folder.run(folder.plan.jobs()[0]).environment()["time"]
+        folder.run(job).write("environment.json", environment)
+    shared = collect(folder)
+    assert shared["speed"] == "shared"
+    assert "slowed each other down" in shared["notes"][0]
+    assert [row["img_per_s"] for row in shared["rows"]] == [row["img_per_s"] for row in own["rows"]]
+    with stop_signals() as stop:
+        measure(folder, stop)
+    alone = collect(folder)
+    assert alone["speed"] == "alone"
+    assert "one attention at a time" in alone["notes"][0]
+    measured = folder.measures()
+    for row, before in zip(alone["rows"], own["rows"], strict=True):
+        assert row["img_per_s"] == measured[row["attention"]]["img_per_s"] > 0
+        images = before["img_per_s"] * before["seconds_per_epoch"]
+        assert row["img_per_s"] * row["seconds_per_epoch"] == pytest.approx(images)
 
 
 def test_table_is_that_of_the_predictions(finished: Path) -> None:

@@ -151,6 +151,9 @@ def test_kill_of_the_tool_with_two_workers(
     subprocess.run(command, check=True, timeout=240, stdout=subprocess.DEVNULL)
     assert finished_at(out).items() >= done.items()
     assert_nothing_twice_or_lost(out, plan, finished)
+    for job in plan.jobs():
+        written = ComparisonFolder.open(out).run(job).environment()["command"]
+        assert written == ["saccade", *map(str, command[3:])]
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """What is measured of a trained variant means what it says."""
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from saccade.ops import softmax_attention, taylor_attention
 from saccade.study.comparison import ComparisonFolder, Job
 from saccade.study.comparison.measures import approximation_error, measure_run
 from saccade.train import train
+from saccade.train.step import Stepper
 from tests.train.tiny_runs import tiny
 
 
@@ -48,6 +51,22 @@ def test_hooks_are_gone_afterwards() -> None:
     model = small_model("taylor")
     approximation_error(model, torch.randn(1, 3, 32, 32))
     assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_speed_of_training_is_that_of_its_steps(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ComparisonFolder.open(finished).run(Job("softmax", 0))
+    assert "img_per_s" not in measure_run(run)
+    take = Stepper.run
+
+    def slowly(self: Stepper, *arguments: Any) -> torch.Tensor:
+        time.sleep(0.05)
+        return take(self, *arguments)
+
+    monkeypatch.setattr(Stepper, "run", slowly)
+    batch = run.config().train.batch_size
+    assert 0.4 * batch / 0.05 < measure_run(run, speed=True)["img_per_s"] < batch / 0.05
 
 
 def test_memory_grows_with_the_batch_and_repeats_itself(finished: Path, tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ MOST_PAIRED = 12
 MEASURED_COST = {"seconds_per_epoch": 1, "img_per_s": -1, "peak_memory_mib": 1}
 """What was measured in every run, with the sign that makes less the better."""
 
+SPEEDS = ("seconds_per_epoch", "img_per_s")
+
 COUNTED_COST = ("parameters", "flops")
 
 
@@ -57,6 +59,7 @@ class Findings:
     Attributes:
         measure: What accuracy was measured on, in words.
         notes: What the comparison itself wants its readers to know.
+        fair_speed: Whether no run was slowed down by another that trained at the same time.
         differing: Keys besides the attention in which the runs differ.
         others: Claims about pairs without the baseline, corrected among themselves.
     """
@@ -69,6 +72,7 @@ class Findings:
     latency_batch: int | None
     latency_eval_batch: int | None
     notes: list[str]
+    fair_speed: bool
     differing: list[str]
     others: list[Claim]
 
@@ -95,17 +99,22 @@ def find(evidence: Evidence) -> Findings:
     pairs = list(combinations(others, 2)) if len(groups) <= MOST_PAIRED else []
     more_claims = compare(pairs, answers)
     noted = _noted_rows(evidence.results)
+    speed = evidence.results.get("speed")
+    fair_speed = speed != "shared"
     rows = _with_noted_memory(_rows(groups, answers, claims, noted), noted)
+    if speed == "alone":
+        rows = _with_noted_speed(rows, noted)
     counts = (len(own.target) for seeds in answers.values() for own in seeds.values())
     return Findings(
         groups=_in_order(rows, groups),
-        rows=_mark_best(rows, groups, [*claims, *more_claims]),
+        rows=_mark_best(rows, groups, [*claims, *more_claims], fair_speed),
         baseline=baseline,
         measure=_measure(evidence),
         images=max(counts, default=0),
         latency_batch=_noted_count(noted, "latency_batch"),
         latency_eval_batch=_noted_count(noted, "latency_eval_batch"),
         notes=_notes(evidence.results),
+        fair_speed=fair_speed,
         differing=differing,
         others=more_claims,
     )
@@ -173,6 +182,19 @@ def _with_noted_memory(rows: list[Row], noted: Mapping[str, Mapping[str, Any]]) 
     return [replace(row, peak_memory_mib=memory.get(row.label)) for row in rows]
 
 
+def _with_noted_speed(rows: list[Row], noted: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    """The comparison's own measure of speed, taken after runs that shared a device."""
+    found = [noted.get(row.label, {}) for row in rows]
+    return [
+        replace(
+            row,
+            seconds_per_epoch=number(own.get("seconds_per_epoch")),
+            img_per_s=number(own.get("img_per_s")),
+        )
+        for row, own in zip(rows, found, strict=True)
+    ]
+
+
 def _noted_rows(results: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The rows of a comparison's own results, by attention."""
     rows = results.get("rows")
@@ -218,7 +240,9 @@ def _measure(evidence: Evidence) -> str:
     return "test accuracy" if tested else "validation accuracy"
 
 
-def _mark_best(rows: Sequence[Row], groups: Sequence[Group], claims: Sequence[Claim]) -> list[Row]:
+def _mark_best(
+    rows: Sequence[Row], groups: Sequence[Group], claims: Sequence[Claim], fair_speed: bool
+) -> list[Row]:
     """Note where a row is ahead of all others by more than chance.
 
     Accuracy: every difference to another holds. Measured cost: its worst run is better than the
@@ -233,6 +257,7 @@ def _mark_best(rows: Sequence[Row], groups: Sequence[Group], claims: Sequence[Cl
         spans = {g.label: sorted(sign * value for value in g.measured(key)) for g in groups}
         shown = {row.label: getattr(row, key) for row in rows}
         same = all(shown[g.label] == _median(g.measured(key)) for g in groups)
+        same = same and (fair_speed or key not in SPEEDS)
         if same and all(len(span) > 1 for span in spans.values()):
             _note_smallest(ahead, key, {k: (v[0], v[-1]) for k, v in spans.items()})
     for key in COUNTED_COST:

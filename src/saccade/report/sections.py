@@ -188,7 +188,8 @@ def _cost(story: Story) -> Iterator[Block]:
             ("throughput", "img_per_s", "training throughput, img/s", True),
             ("memory", "peak_memory_mib", "peak memory, MiB", False),
         )
-        if (drawing := pareto(rows, story.series, key, label, more_is_better=more)) is not None
+        if (story.found.fair_speed or name != "throughput")
+        and (drawing := pareto(rows, story.series, key, label, more_is_better=more)) is not None
     ]
     if figures:
         yield from _choice(story)

@@ -67,7 +67,12 @@ def summary_table(found: Findings) -> Table:
 
 
 def _note(found: Findings) -> str:
-    brackets = "Brackets hold 95 % intervals over new seeds and new images."
+    repeated = any(row.runs > 1 for row in found.rows)
+    brackets = (
+        "Brackets hold 95 % intervals over new seeds and new images."
+        if repeated
+        else "Brackets hold 95 % intervals over new images; new seeds would widen them."
+    )
     bold = (
         "Bold: ahead of every other by more than chance. For accuracy, each difference holds after "
         "Holm's correction; for what was timed or weighed in every run, the worst run beats the "

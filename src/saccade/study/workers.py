@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,12 +14,13 @@ from collections.abc import Sequence
 from saccade.errors import Preempted
 from saccade.train.stops import Interrupted, stop_signals
 
-__all__ = ["WORKER", "choose_gpu", "run_workers", "watch_parent"]
+__all__ = ["WORKER", "choose_gpu", "join_parent", "run_workers"]
 
 WORKER = "SACCADE_WORKER"
 """Environment variable that holds a worker's index."""
 
 _PARENT = "SACCADE_WORKER_PARENT"
+_COMMAND = "SACCADE_WORKER_COMMAND"
 
 POLL_S = 0.1
 
@@ -47,6 +49,7 @@ def run_workers(module: str, arguments: Sequence[str], jobs: int) -> list[int]:
                     **os.environ,
                     WORKER: str(index),
                     _PARENT: str(os.getpid()),
+                    _COMMAND: json.dumps(sys.argv),
                 },
                 process_group=0,
             )
@@ -65,9 +68,14 @@ def run_workers(module: str, arguments: Sequence[str], jobs: int) -> list[int]:
     return [worker.returncode for worker in workers]
 
 
-def watch_parent() -> None:
-    """Have this worker asked to stop, as by SIGTERM, when the process that started it is gone."""
+def join_parent() -> None:
+    """Tie this worker to the process that started it.
+
+    When that is gone it is asked to stop, as by SIGTERM; and the command that its runs write down
+    is the one that the user gave.
+    """
     parent = int(os.environ[_PARENT])
+    sys.argv = json.loads(os.environ[_COMMAND])
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -13,7 +13,13 @@ from saccade.errors import ConfigError
 from saccade.models import MODELS, ViTConfig, create_model
 from saccade.runs import RunFolder
 
-__all__ = ["build_model", "describe_data", "load_model", "read_data_description"]
+__all__ = [
+    "build_model",
+    "describe_data",
+    "load_model",
+    "read_data_description",
+    "set_up_training",
+]
 
 DECIDED = {
     "attention": "model.attention",
@@ -46,6 +52,14 @@ def build_model(config: Config, info: DatasetInfo) -> nn.Module:
         **arguments,
     )
     return model
+
+
+def set_up_training(network: nn.Module, config: Config) -> None:
+    """Have the network recompute blocks and compile its parts, where the configuration says so."""
+    if config.train.grad_checkpointing:
+        network.set_grad_checkpointing(True)  # type: ignore[operator]
+    if config.train.compile:
+        network.set_compiled(True)  # type: ignore[operator]
 
 
 def _check_model(config: Config) -> None:

@@ -21,7 +21,7 @@ from saccade.errors import ConfigError, Preempted, TrainingError
 from saccade.models import VisionTransformer, count_flops
 from saccade.runs import Checkpoint, RunFolder
 from saccade.train import checkpoint
-from saccade.train.build import build_model
+from saccade.train.build import build_model, set_up_training
 from saccade.train.distributed import Ranks
 from saccade.train.evaluation import Evaluation, evaluate
 from saccade.train.initial import InitialWeights
@@ -79,10 +79,7 @@ class Trainer:
         network = build_model(config, splits.info)
         self.initial = initial.fill(network) if initial is not None else None
         network = network.to(ranks.device)
-        if config.train.grad_checkpointing:
-            network.set_grad_checkpointing(True)  # type: ignore[operator]
-        if config.train.compile:
-            network.set_compiled(True)  # type: ignore[operator]
+        set_up_training(network, config)
         self.attention = network.config.attention  # type: ignore[union-attr]
         self.flops = sum(count_flops(cast(VisionTransformer, network)).values())
         self.parameters = sum(p.numel() for p in network.parameters())

@@ -13,10 +13,11 @@ from saccade.ops.taylor.thresholds import speed_threshold
 __all__ = ["Choice", "explain_choice"]
 
 # Tokens from which the fused efficient kernels beat the fused direct ones, by head dim: where the
-# lines of benchmarks/attention_h200_202611.json cross (bfloat16; the mean of plain and normalised).
+# lines of benchmarks/attention_h200_202611.json cross (bfloat16; the mean of plain and normalised),
+# forward at D <= 32 those of benchmarks/crossover_h200_202611.json, which begin at fewer tokens.
 _FUSED_CROSSOVERS = {
-    "forward": {16: 900, 32: 650, 64: 3150, 128: 11900},
-    "training": {16: 930, 32: 670, 64: 2200, 128: 9400},
+    "forward": {16: 130, 32: 870, 64: 2900, 128: 11700},
+    "training": {16: 530, 32: 660, 64: 2050, 128: 9300},
 }
 
 

@@ -5,7 +5,7 @@ base.yaml       the configuration that all runs share
 initial/        the weights that all runs of a seed start from
 runs/<attention>/seed-<s>[/fold-<k>]   ordinary run folders
 claims/         which worker has which run
-measures.json   latency, memory and approximation error of each attention
+measures.json   latency, memory, approximation error and, where runs shared a device, speed
 results.json    the table, rewritten as each run ends
 """
 
@@ -15,7 +15,9 @@ import json
 import os
 import time
 from dataclasses import asdict, replace
+from datetime import datetime
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -128,6 +130,16 @@ class ComparisonFolder:
     def finished(self) -> list[Job]:
         """The runs that are done."""
         return [job for job in self.plan.jobs() if self.state(job) == "finished"]
+
+    def trained_together(self) -> bool:
+        """Whether a finished run began before the one that began before it had ended."""
+        runs = [self.run(job) for job in self.finished()]
+        spans = [
+            (datetime.fromisoformat(run.environment()["time"]).timestamp(), run.status()["updated"])
+            for run in runs
+            if "time" in run.environment() and "updated" in run.status()
+        ]
+        return any(after[0] + 1 < before[1] for before, after in pairwise(sorted(spans)))
 
     def note_failure(self, job: Job, message: str) -> None:
         """Write down a failure that the run itself could not, where there is a run."""

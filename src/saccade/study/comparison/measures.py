@@ -2,6 +2,8 @@
 
 While runs train side by side they disturb each other's times, so latency waits until all are done.
 
+- Training speed, where runs trained side by side: images a second over some steps of training as
+  the run took them, compiled and recorded alike. Where none did, the runs' own epochs tell it.
 - Latency: median wall time of one forward pass in evaluation mode, the device waited for, for one
   image and for a batch as evaluation uses it.
 - Memory: of training. On a GPU torch's peak over the run's epochs, evaluation left out; on a CPU
@@ -20,18 +22,20 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from itertools import chain, count, islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from saccade.config import with_overrides
+from saccade.config import Config, with_overrides
 from saccade.data import Loader, Splits, load_splits, make_loader
 from saccade.layers import AttentionCore
 from saccade.runs import RunFolder
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.work import leave_if_asked, tidy
 from saccade.train import build_model, load_model
+from saccade.train.build import set_up_training
 from saccade.train.distributed import Ranks, connect
 from saccade.train.machine import set_up_machine
 from saccade.train.memory import MIB, is_out_of_memory
@@ -40,7 +44,8 @@ from saccade.train.stops import StopRequest
 
 __all__ = ["approximation_error", "measure", "measure_run"]
 
-LATENCY_S = 0.3
+LATENCY_S, SPEED_S = 0.3, 1.0
+BURST_STEPS = 5
 LEAST_CALLS, MOST_CALLS, WARM_UPS = 3, 50, 2
 HELD_OUT_IMAGES = 64
 
@@ -50,21 +55,29 @@ def measure(folder: ComparisonFolder, stop: StopRequest) -> None:
     claim = folder.claims.take("measures")
     if claim is None:
         return  # another machine is at it
+    together = folder.trained_together()
     try:
         for attention in folder.plan.attentions:
             leave_if_asked(stop)
             runs = [job for job in folder.finished() if job.attention == attention]
             known = folder.measures()
-            if runs and attention not in known:
-                found = measure_run(folder.run(runs[0]))
+            wanted = {"latency_ms", *(["img_per_s"] if together else [])}
+            if runs and not wanted <= known.get(attention, {}).keys():
+                run = folder.run(runs[0])
+                found = measure_run(run, speed=together)
                 folder.write("measures.json", {**known, attention: found})
-                tidy(compiled=False)
+                tidy(compiled=together and run.config().train.compile)
     finally:
         claim.give_back()
 
 
-def measure_run(run: RunFolder) -> dict[str, Any]:
-    """Latency, memory and approximation error of a finished run's model, as JSON values."""
+def measure_run(run: RunFolder, *, speed: bool = False) -> dict[str, Any]:
+    """Latency, memory and approximation error of a finished run's model, as JSON values.
+
+    Args:
+        run: The run.
+        speed: Whether to measure the speed of training as well.
+    """
     config = run.config()
     set_up_machine(config)
     ranks = connect(config.train.device)
@@ -88,6 +101,8 @@ def measure_run(run: RunFolder) -> dict[str, Any]:
         "device": str(ranks.device),
         "threads": torch.get_num_threads(),
     }
+    if speed:
+        found["img_per_s"] = _training_speed(run, splits, ranks)
     if ranks.device.type == "cuda":
         return {**found, "peak_memory_mib": run.summary().get("peak_memory_mib")}
     return {**found, "peak_memory_mib": _step_memory_mib(run, splits, ranks)}
@@ -164,19 +179,50 @@ def _latency_ms(
     return round(1e3 * statistics.median(times), 4)
 
 
-def _step_memory_mib(run: RunFolder, splits: Splits, ranks: Ranks) -> float:
-    """What is allocated at most in a training step on the CPU, weights and optimiser included."""
-    config = with_overrides(run.config(), ["train.compile=false"])  # compiling allocates too
-    loader = make_loader(
+def _train_loader(config: Config, splits: Splits, device: torch.device) -> Loader:
+    return make_loader(
         splits.train,
         splits.info,
         batch_size=min(config.train.batch_size, len(splits.train)),
         augment=config.augment,
         seed=0,
-        device=ranks.device,
+        device=device,
         shuffle=True,
+        drop_last=True,
+        workers=config.data.workers,
     )
-    batch = next(loader.epoch(0))
+
+
+def _training_speed(run: RunFolder, splits: Splits, ranks: Ranks) -> float:
+    """Images a second of training, the median over some bursts of steps; nothing is learned."""
+    config = run.config()
+    loader = _train_loader(config, splits, ranks.device)
+    network = build_model(config, splits.info).to(ranks.device)
+    set_up_training(network, config)
+    stepper = Stepper(network, config, ranks)
+    batches = enumerate(chain.from_iterable(map(loader.epoch, count())))
+
+    def burst() -> float:
+        if ranks.device.type == "cuda":
+            torch.cuda.synchronize(ranks.device)
+        start = time.perf_counter()
+        for step, batch in islice(batches, BURST_STEPS):
+            stepper.run(batch, step, 0.0)
+        if ranks.device.type == "cuda":
+            torch.cuda.synchronize(ranks.device)
+        return time.perf_counter() - start
+
+    burst()  # compiles and records
+    times = [burst()]
+    while len(times) < LEAST_CALLS or (sum(times) < SPEED_S and len(times) < MOST_CALLS):
+        times.append(burst())
+    return round(BURST_STEPS * loader.batch_size / statistics.median(times), 1)
+
+
+def _step_memory_mib(run: RunFolder, splits: Splits, ranks: Ranks) -> float:
+    """What is allocated at most in a training step on the CPU, weights and optimiser included."""
+    config = with_overrides(run.config(), ["train.compile=false"])  # compiling allocates too
+    batch = next(_train_loader(config, splits, ranks.device).epoch(0))
 
     def take_two_steps() -> None:
         stepper = Stepper(build_model(config, splits.info), config, ranks)

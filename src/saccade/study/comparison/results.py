@@ -5,9 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +20,10 @@ from saccade.study.comparison.plan import Job
 __all__ = ["collect"]
 
 Correct = NDArray[np.bool_]
+
+Speed = Literal["own", "alone", "shared"]
+"""Whose speeds the table holds: of runs that had the device to themselves, measured after runs
+that shared it, or of runs that shared it."""
 
 
 @dataclass
@@ -61,8 +63,8 @@ def collect(folder: ComparisonFolder) -> dict[str, Any]:
     check_together(done)
     _check_start(folder, done)
     _fill_correct(folder, variants)
-    measures = folder.measures()
-    rows = [_row(name, variants[name], measures.get(name, {})) for name in plan.attentions]
+    measures, speed = folder.measures(), _whose_speed(folder, done)
+    rows = [_row(name, variants[name], measures.get(name, {}), speed) for name in plan.attentions]
     _compare_with_baseline(rows, variants, plan.baseline)
     return {
         "version": VERSION,
@@ -70,9 +72,10 @@ def collect(folder: ComparisonFolder) -> dict[str, Any]:
         "measure": "test_accuracy" if plan.folds is None else "fold_accuracy",
         "baseline": plan.baseline,
         "confidence": CONFIDENCE,
+        "speed": speed,
         "rows": rows,
         "left_out": _left_out(folder),
-        "notes": _notes(folder, done),
+        "notes": _notes(folder, done, speed),
     }
 
 
@@ -114,7 +117,9 @@ def _predictions(run: RunFolder, job: Job) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _row(attention: str, variant: _Variant, measures: Mapping[str, Any]) -> dict[str, Any]:
+def _row(
+    attention: str, variant: _Variant, measures: Mapping[str, Any], speed: Speed
+) -> dict[str, Any]:
     interval = accuracy_interval(variant.table()) if variant.correct else None
     accuracies = [float(variant.correct[seed].mean()) for seed in sorted(variant.correct)]
     runs = [summary["test_accuracy"] for summary in variant.summaries.values()]
@@ -128,8 +133,7 @@ def _row(attention: str, variant: _Variant, measures: Mapping[str, Any]) -> dict
         "accuracy_high": interval.high if interval else None,
         "accuracies": accuracies,
         "accuracy_spread": statistics.stdev(runs) if len(runs) > 1 else None,
-        "seconds_per_epoch": variant.median("seconds_per_epoch"),
-        "img_per_s": variant.median("img_per_s"),
+        **_speed(variant, measures.get("img_per_s") if speed == "alone" else None),
         **{key: measures.get(key) for key in measured},
         "peak_memory_mib": measures.get("peak_memory_mib"),
         "parameters": first.get("parameters"),
@@ -139,6 +143,14 @@ def _row(attention: str, variant: _Variant, measures: Mapping[str, Any]) -> dict
             ("difference", "difference_low", "difference_high", "p_value", "p_corrected")
         ),
     }
+
+
+def _speed(variant: _Variant, alone: float | None) -> dict[str, float | None]:
+    """Seconds an epoch and images a second: as measured alone, or else of the runs' own epochs."""
+    seconds, speed = variant.median("seconds_per_epoch"), variant.median("img_per_s")
+    if alone is not None and seconds is not None and speed is not None:
+        seconds, speed = seconds * speed / alone, alone
+    return {"seconds_per_epoch": seconds, "img_per_s": speed}
 
 
 def _compare_with_baseline(
@@ -173,25 +185,25 @@ def _left_out(folder: ComparisonFolder) -> list[dict[str, str]]:
     return left
 
 
-def _notes(folder: ComparisonFolder, done: Mapping[Job, Any]) -> list[str]:
+def _whose_speed(folder: ComparisonFolder, done: Mapping[Job, Any]) -> Speed:
+    if not folder.trained_together():
+        return "own"
+    measures = folder.measures()
+    alone = all("img_per_s" in measures.get(job.attention, {}) for job in done)
+    return "alone" if alone else "shared"
+
+
+def _notes(folder: ComparisonFolder, done: Mapping[Job, Any], speed: Speed) -> list[str]:
     """What a reader of the table has to know."""
     notes = []
     environments = [folder.run(job).environment() for job in done]
     devices = sorted({str(environment.get("device")) for environment in environments})
     if len(devices) > 1:
         notes.append(f"trained on several kinds of device ({', '.join(devices)}): compare no times")
-    if _trained_together([folder.run(job) for job in done]):
+    if speed == "alone":
+        notes.append("s/epoch and img/s were measured after training, one attention at a time")
+    if speed == "shared":
         notes.append("runs trained at the same time: on one device they slowed each other down")
     if len(folder.plan.seeds) == 1:
         notes.append("one seed: intervals and tests speak of these trained models, not of others")
     return notes
-
-
-def _trained_together(runs: Sequence[RunFolder]) -> bool:
-    """Whether a run began before the one that began before it had ended."""
-    spans = [
-        (datetime.fromisoformat(run.environment()["time"]).timestamp(), run.status()["updated"])
-        for run in runs
-        if "time" in run.environment() and "updated" in run.status()
-    ]
-    return any(after[0] + 1 < before[1] for before, after in pairwise(sorted(spans)))

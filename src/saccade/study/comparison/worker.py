@@ -8,14 +8,14 @@ from pathlib import Path
 from saccade.errors import Preempted, SaccadeError
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.work import work
-from saccade.study.workers import choose_gpu, watch_parent
+from saccade.study.workers import choose_gpu, join_parent
 
 __all__ = ["main"]
 
 
 def main(path: Path, since: float) -> int:
     """Work on the comparison in a folder; return the exit code."""
-    watch_parent()
+    join_parent()
     choose_gpu()
     try:
         work(ComparisonFolder.open(path), since=since)

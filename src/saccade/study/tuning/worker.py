@@ -9,14 +9,14 @@ from pathlib import Path
 from saccade.errors import Preempted, SaccadeError
 from saccade.study.tuning.folder import TuningFolder
 from saccade.study.tuning.trials import work
-from saccade.study.workers import WORKER, choose_gpu, watch_parent
+from saccade.study.workers import WORKER, choose_gpu, join_parent
 
 __all__ = ["main"]
 
 
 def main(path: Path) -> int:
     """Work on the search in a folder; return the exit code."""
-    watch_parent()
+    join_parent()
     index = int(os.environ[WORKER])
     choose_gpu()
 
