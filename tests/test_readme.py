@@ -60,9 +60,42 @@ def gpu_table(path: Path) -> str:
     return "\n".join(lines)
 
 
+# What the study that this comparison repeats published (its Performers attended over one token).
+PUBLISHED = {
+    "softmax": 84.79,
+    "performer_relu": 87.39,
+    "performer_gelu": 88.64,
+    "performer_exp": 86.17,
+    "performer_elu": 77.48,
+    "performer_ftheta": 85.08,
+}
+
+
+def comparison_table(path: Path) -> str:
+    """The README's table of attentions, made from the results of a comparison."""
+    rows = json.loads(path.read_text())["rows"]
+    lines = [
+        "| attention | test accuracy, 95 % interval | points to softmax | p (Holm) | published |",
+        "|---|---|---|---|---|",
+    ]
+    for row in sorted(rows, key=lambda row: -row["accuracy"]):
+        low, mean, high = (100 * row[f"accuracy{end}"] for end in ("_low", "", "_high"))
+        apart, chance = "", ""
+        if row["difference"] is not None:
+            apart = f"{100 * row['difference']:+.2f}"
+            chance = "< 0.001" if row["p_corrected"] < 0.001 else f"{row['p_corrected']:.2g}"
+        published = PUBLISHED.get(row["attention"])
+        lines.append(
+            f"| `{row['attention']}` | {mean:.2f} % ({low:.1f} to {high:.1f}) | {apart} | {chance} "
+            f"| {f'{published:.2f} %' if published else ''} |"
+        )
+    return "\n".join(lines)
+
+
 TABLES = {
     "benchmarks/attention_cpu_202611.json": benchmark_table,
     "benchmarks/attention_h200_202611.json": gpu_table,
+    "benchmarks/compare_vit_cifar10_h200_202611/results.json": comparison_table,
 }
 
 
