@@ -116,3 +116,14 @@ def test_the_accuracies_are_those_of_the_runs():
         assert row.endswith(told)
         header = (ROOT / f"src/saccade/recipes/{run.name.partition('_')[0]}.yaml").read_text()
         assert f"{100 * summary['test_accuracy']:.2f} % on the test set" in header
+
+
+def test_the_recipes_tell_what_their_attention_reached_in_the_comparison():
+    folder = "compare_vit_cifar10_h200_202611"
+    rows = json.loads((ROOT / "benchmarks" / folder / "results.json").read_text())["rows"]
+    reached = {row["attention"]: row["accuracy"] for row in rows}
+    for name in ("favor", "relu", "gelu", "exp", "elu", "ftheta"):
+        header = (ROOT / f"src/saccade/recipes/performer-{name}-cifar10.yaml").read_text()
+        attention = "performer" if name == "favor" else f"performer_{name}"
+        assert f" {100 * reached[attention]:.2f} % on the test set, one seed" in header
+        assert folder in header
