@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
 
 from saccade.config import Config, dump_config, load_config
 from saccade.errors import ConfigError
@@ -304,7 +305,7 @@ def _write_synced(path: Path, content: bytes) -> None:
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = path.with_name(f".{path.name}.{uuid4().hex}")  # machines may share the folder
     try:
         _write_synced(aside, content)
         aside.replace(path)

@@ -89,6 +89,17 @@ def test_any_number_of_tokens(tokens, dtype):
     hold("favor_softmax", dtype, batch=1, heads=1, **shape)
 
 
+def favor_of_small_exponents(features):
+    """FAVOR+ attention of queries whose exponents all lie below -128."""
+    q, k, v = (torch.full((1, 2, 20, 16), x) for x in (3.0, 0.1, 1.0))
+    return performer_attention(q, k, v, torch.full((features, 16), -8.0), backend="triton")
+
+
+@pytest.mark.parametrize("features", [4, 16, 20])
+def test_padded_features_take_no_part_whatever_the_exponents(features):
+    assert torch.allclose(favor_of_small_exponents(features), torch.ones(1, 2, 20, 16))
+
+
 @pytest.fixture
 def whole_heads(monkeypatch):
     """One program a head, however few heads there are, for every map."""

@@ -4,6 +4,7 @@ import itertools
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,21 @@ def test_auto_follows_the_rule_of_its_device(monkeypatch, tmp_path):
         q, k, v, _ = make_inputs(batch=1, heads=1, queries=tokens)
         auto, chosen = (taylor_attention(q, k, v, algorithm=a) for a in ("auto", expected))
         assert torch.equal(auto, chosen)
+
+
+def test_auto_goes_by_calibration_and_never_where_it_found_no_crossing(monkeypatch):
+    costs = {"16": {"crossover_forward": 700.4, "crossover_training": None}}
+    monkeypatch.setattr(choice, "_read_costs", lambda: {"a GPU": {"float32": costs}})
+    ask = partial(explain_choice, device_name="a GPU", dtype="float32")
+    assert [ask(n, head_dim=16).algorithm for n in (700, 701)] == ["direct", "efficient"]
+    assert ask(10**9, head_dim=16, training=True).algorithm == "direct"
+    assert "no number of tokens" in ask(10**9, head_dim=16, training=True).reason
+    assert ask(10**9, head_dim=32, training=True).algorithm == "efficient"
+
+
+def test_heads_too_wide_for_the_fused_kernels_are_refused():
+    with pytest.raises(ConfigError, match="head_dim=256: the fused kernels take at most 128"):
+        explain_choice(4096, head_dim=256, backend="triton")
 
 
 @pytest.mark.parametrize("kind", ["taylor-{}/triton", "taylorshift-{}"])

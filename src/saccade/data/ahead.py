@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import torch
 from torch import Tensor
 
 __all__ = ["made_ahead"]
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The same one every time: torch keeps memory for each stream that ever used some."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def made_ahead(
@@ -22,7 +29,7 @@ def made_ahead(
     if device.type != "cuda":
         yield from made
         return
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream = _side_stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
 
     def launch() -> tuple[Tensor, ...] | None:

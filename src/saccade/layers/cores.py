@@ -149,7 +149,8 @@ class TaylorCore(AttentionCore):
     def N0(self) -> int:  # noqa: N802 - the paper's name
         """The number of tokens above which the linear-time form is used.
 
-        Where none was set, that of the torch paths; fused kernels have their own.
+        Where none was set, the one by FLOPs alone; a CPU goes by twice as many, and fused kernels
+        have their own (`explain_choice`).
         """
         if self._threshold is not None:
             return self._threshold

@@ -36,6 +36,7 @@ class Row:
 
     label: str
     runs: int
+    seeds: int
     accuracy: float
     accuracy_low: float | None
     accuracy_high: float | None
@@ -59,7 +60,9 @@ class Findings:
     Attributes:
         measure: What accuracy was measured on, in words.
         notes: What the comparison itself wants its readers to know.
-        fair_speed: Whether no run was slowed down by another that trained at the same time.
+        fair_speed: Whether speeds can be compared: no run was slowed down by another that trained
+            at the same time, or they were measured afterwards.
+        fair_times: Whether the times of the runs themselves can be compared.
         differing: Keys besides the attention in which the runs differ.
         others: Claims about pairs without the baseline, corrected among themselves.
     """
@@ -73,6 +76,7 @@ class Findings:
     latency_eval_batch: int | None
     notes: list[str]
     fair_speed: bool
+    fair_times: bool
     differing: list[str]
     others: list[Claim]
 
@@ -115,6 +119,7 @@ def find(evidence: Evidence) -> Findings:
         latency_eval_batch=_noted_count(noted, "latency_eval_batch"),
         notes=_notes(evidence.results),
         fair_speed=fair_speed,
+        fair_times=speed in {None, "own"},
         differing=differing,
         others=more_claims,
     )
@@ -151,6 +156,7 @@ def _row(
     return Row(
         label=group.label,
         runs=len(group.runs),
+        seeds=len({run.config.run.seed for run in group.runs}),
         accuracy=interval.mean if interval else fmean(accuracies),
         accuracy_low=interval.low if interval else None,
         accuracy_high=interval.high if interval else None,

@@ -153,9 +153,9 @@ def _claims(story: Story) -> Iterator[Block]:
             )
         ]
     )
-    if any(len(group.runs) == 1 for group in found.groups):
+    if any(row.seeds == 1 for row in found.rows):
         yield (
-            "With a single run an interval covers new images and not new seeds: a difference may "
+            "With a single seed an interval covers new images and not new seeds: a difference may "
             "be the luck of that seed."
         )
     if found.others:
@@ -209,7 +209,7 @@ def _training(story: Story) -> Iterator[Block]:
             "accuracy_over_time",
             "Validation accuracy over time",
             "Validation accuracy over the seconds spent in training.",
-            accuracy_over_time(drawn, series),
+            accuracy_over_time(drawn, series) if story.found.fair_times else None,
         ),
         (
             "accuracy_over_epochs",

@@ -67,7 +67,7 @@ def summary_table(found: Findings) -> Table:
 
 
 def _note(found: Findings) -> str:
-    repeated = any(row.runs > 1 for row in found.rows)
+    repeated = any(row.seeds > 1 for row in found.rows)
     brackets = (
         "Brackets hold 95 % intervals over new seeds and new images."
         if repeated

@@ -2,24 +2,30 @@
 
 import functools
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 
+from saccade.errors import ConfigError
 from saccade.ops.taylor.thresholds import speed_threshold
 
 __all__ = ["Choice", "explain_choice"]
 
 # Tokens from which the fused efficient kernels beat the fused direct ones, by head dim: where the
-# lines of benchmarks/attention_h200_202611.json cross (bfloat16; the mean of plain and normalised),
-# forward at D <= 32 those of benchmarks/crossover_h200_202611.json, which begin at fewer tokens.
+# lines of benchmarks/attention_h200_202611.json cross (bfloat16; the mean of plain and normalised).
+# They begin at 1,024 tokens: below that they are extrapolated, but for the plain forward pass,
+# which benchmarks/crossover_h200_202611.json has (134 and 913 tokens at D = 16 and 32).
 _FUSED_CROSSOVERS = {
     "forward": {16: 130, 32: 870, 64: 2900, 128: 11700},
     "training": {16: 530, 32: 660, 64: 2050, 128: 9300},
 }
 
+
+_NEVER = 1 << 62
+"""N0 where calibration found direct ahead at every number of tokens; the file has null."""
 
 # On a CPU linear time has to save more FLOPs than it takes: the measured crossings lie at 1.7 to
 # 2.1 times the tokens with equal FLOPs for D = 32 to 128 (benchmarks/crossover_cpu_202611.json).
@@ -84,11 +90,17 @@ def crossover(
 ) -> tuple[float, str]:
     """N0, and where it comes from."""
     measured = measured_crossover(device_name or "", dtype, head_dim, training)
+    if measured == _NEVER:
+        return math.inf, f"measured on {device_name}, at no number of tokens"
     if measured >= 0:
         return measured, f"measured on {device_name}"
     if backend == "triton":
         crossovers = _FUSED_CROSSOVERS["training" if training else "forward"]
-        width = next(d for d in crossovers if head_dim <= d)
+        width = next((d for d in crossovers if head_dim <= d), None)
+        if width is None:
+            raise ConfigError(
+                f"head_dim={head_dim}: the fused kernels take at most {max(crossovers)}"
+            )
         return crossovers[width], "fused kernels, measured on an H200"
     equal = speed_threshold(head_dim, symmetric=True)
     if device_name == "cpu":
@@ -98,10 +110,10 @@ def crossover(
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def measured_crossover(device_name: str, dtype: str, head_dim: int, training: bool) -> int:
-    """N0 as calibration found it, -1 where it did not; a constant to `torch.compile`."""
+    """N0 as calibration found it, -1 where there was none; a constant to `torch.compile`."""
     costs = _read_costs().get(device_name, {}).get(dtype, {}).get(str(head_dim), {})
-    crossover = costs.get("crossover_training" if training else "crossover_forward")
-    return -1 if crossover is None else round(crossover)
+    crossover = costs.get("crossover_training" if training else "crossover_forward", -1)
+    return _NEVER if crossover is None else round(crossover)
 
 
 @functools.cache

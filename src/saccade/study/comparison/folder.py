@@ -5,14 +5,13 @@ base.yaml       the configuration that all runs share
 initial/        the weights that all runs of a seed start from
 runs/<attention>/seed-<s>[/fold-<k>]   ordinary run folders
 claims/         which worker has which run
-measures.json   latency, memory, approximation error and, where runs shared a device, speed
+measures.json   latency, memory, approximation error and, of runs that trained together, speed
 results.json    the table, rewritten as each run ends
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -20,6 +19,7 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
+from uuid import uuid4
 
 from saccade.config import differences, dump_config, load_config
 from saccade.errors import ConfigError
@@ -132,13 +132,15 @@ class ComparisonFolder:
         return [job for job in self.plan.jobs() if self.state(job) == "finished"]
 
     def trained_together(self) -> bool:
-        """Whether a finished run began before the one that began before it had ended."""
-        runs = [self.run(job) for job in self.finished()]
-        spans = [
-            (datetime.fromisoformat(run.environment()["time"]).timestamp(), run.status()["updated"])
-            for run in runs
-            if "time" in run.environment() and "updated" in run.status()
-        ]
+        """Whether a run began before the one that began before it had ended, finished or not."""
+        spans = []
+        for job in self.plan.jobs():
+            began, ended = (
+                self.run(job).environment().get("time"),
+                self.run(job).status().get("updated"),
+            )
+            if began is not None and ended is not None:
+                spans.append((datetime.fromisoformat(began).timestamp(), ended))
         return any(after[0] + 1 < before[1] for before, after in pairwise(sorted(spans)))
 
     def note_failure(self, job: Job, message: str) -> None:
@@ -160,7 +162,7 @@ class ComparisonFolder:
     def _create(self, plan: Plan) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         self._write_base(plan)
-        aside = self.path / f".study.json.{os.getpid()}"
+        aside = self.path / f".study.json.{uuid4().hex}"
         write_json(aside, _study(plan))
         try:
             (self.path / "study.json").hardlink_to(aside)
@@ -170,7 +172,7 @@ class ComparisonFolder:
             aside.unlink()
 
     def _write_base(self, plan: Plan) -> None:
-        aside = self.path / f".base.yaml.{os.getpid()}"
+        aside = self.path / f".base.yaml.{uuid4().hex}"
         aside.write_text(dump_config(plan.base), encoding="utf-8")
         aside.replace(self.path / "base.yaml")
 

@@ -55,8 +55,8 @@ def measure(folder: ComparisonFolder, stop: StopRequest) -> None:
     claim = folder.claims.take("measures")
     if claim is None:
         return  # another machine is at it
-    together = folder.trained_together()
     try:
+        together = folder.trained_together()
         for attention in folder.plan.attentions:
             leave_if_asked(stop)
             runs = [job for job in folder.finished() if job.attention == attention]
@@ -193,8 +193,11 @@ def _train_loader(config: Config, splits: Splits, device: torch.device) -> Loade
     )
 
 
-def _training_speed(run: RunFolder, splits: Splits, ranks: Ranks) -> float:
-    """Images a second of training, the median over some bursts of steps; nothing is learned."""
+def _training_speed(run: RunFolder, splits: Splits, ranks: Ranks) -> float | None:
+    """Images a second over some bursts of training steps; nothing is learned.
+
+    None where they do not fit in memory, beside what another process holds.
+    """
     config = run.config()
     loader = _train_loader(config, splits, ranks.device)
     network = build_model(config, splits.info).to(ranks.device)
@@ -212,11 +215,16 @@ def _training_speed(run: RunFolder, splits: Splits, ranks: Ranks) -> float:
             torch.cuda.synchronize(ranks.device)
         return time.perf_counter() - start
 
-    burst()  # compiles and records
-    times = [burst()]
-    while len(times) < LEAST_CALLS or (sum(times) < SPEED_S and len(times) < MOST_CALLS):
-        times.append(burst())
-    return round(BURST_STEPS * loader.batch_size / statistics.median(times), 1)
+    try:
+        burst()  # compiles and records
+        times = [burst()]
+        while len(times) < LEAST_CALLS or (sum(times) < SPEED_S and len(times) < MOST_CALLS):
+            times.append(burst())
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+    return round(BURST_STEPS * loader.batch_size * len(times) / sum(times), 1)
 
 
 def _step_memory_mib(run: RunFolder, splits: Splits, ranks: Ranks) -> float:

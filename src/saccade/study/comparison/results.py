@@ -22,8 +22,8 @@ __all__ = ["collect"]
 Correct = NDArray[np.bool_]
 
 Speed = Literal["own", "alone", "shared"]
-"""Whose speeds the table holds: of runs that had the device to themselves, measured after runs
-that shared it, or of runs that shared it."""
+"""Whose speeds the table holds: of runs one after the other on one kind of device, measured after
+training, or of runs that cannot be compared."""
 
 
 @dataclass
@@ -186,23 +186,25 @@ def _left_out(folder: ComparisonFolder) -> list[dict[str, str]]:
 
 
 def _whose_speed(folder: ComparisonFolder, done: Mapping[Job, Any]) -> Speed:
-    if not folder.trained_together():
-        return "own"
     measures = folder.measures()
-    alone = all("img_per_s" in measures.get(job.attention, {}) for job in done)
-    return "alone" if alone else "shared"
+    if done and all(measures.get(job.attention, {}).get("img_per_s") for job in done):
+        return "alone"
+    return "shared" if folder.trained_together() or len(_devices(folder, done)) > 1 else "own"
+
+
+def _devices(folder: ComparisonFolder, done: Mapping[Job, Any]) -> list[str]:
+    return sorted({str(folder.run(job).environment().get("device")) for job in done})
 
 
 def _notes(folder: ComparisonFolder, done: Mapping[Job, Any], speed: Speed) -> list[str]:
     """What a reader of the table has to know."""
     notes = []
-    environments = [folder.run(job).environment() for job in done]
-    devices = sorted({str(environment.get("device")) for environment in environments})
-    if len(devices) > 1:
-        notes.append(f"trained on several kinds of device ({', '.join(devices)}): compare no times")
+    devices = _devices(folder, done)
     if speed == "alone":
         notes.append("s/epoch and img/s were measured after training, one attention at a time")
-    if speed == "shared":
+    elif len(devices) > 1:
+        notes.append(f"trained on several kinds of device ({', '.join(devices)}): compare no times")
+    elif speed == "shared":
         notes.append("runs trained at the same time: on one device they slowed each other down")
     if len(folder.plan.seeds) == 1:
         notes.append("one seed: intervals and tests speak of these trained models, not of others")

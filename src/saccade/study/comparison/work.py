@@ -93,11 +93,7 @@ def _stop_if_taken(claim: Claim) -> Callable[[Mapping[str, Any]], None]:
 
 
 def tidy(*, compiled: bool) -> None:
-    """Leave nothing of a run to the next one in this process: GPU memory, or compiled code.
-
-    torch compiles one function only so many times and then runs it as it is: without the reset the
-    later runs of a process would be slower than the first.
-    """
+    """Leave nothing of a run to the next one in this process: GPU memory, or compiled code."""
     if compiled:
         torch.compiler.reset()
     if torch.cuda.is_available():

@@ -53,7 +53,7 @@ def _mix_tokens(
     q_ptr, out_ptr, total_ptr, top_ptr, w, rest, state, weight, base, base_weight, inside,
     start, last, factor, qn, qd, on,
     D: tl.constexpr, E: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
-    MAP: tl.constexpr, PARTS: tl.constexpr, OPERAND: tl.constexpr,
+    PADDED: tl.constexpr, MAP: tl.constexpr, PARTS: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
     """Outputs, denominators and largest exponents of BN queries."""
     rows = start + tl.arange(0, BN)
@@ -63,7 +63,9 @@ def _mix_tokens(
     acc = tl.zeros([BN, EP], tl.float32)
     total = tl.zeros([BN], tl.float32)
     top = tl.full([BN], float("-inf"), tl.float32)
-    acc, total, top = add_features(acc, total, top, z, state, weight, inside, factor, MAP, OPERAND)
+    acc, total, top = add_features(
+        acc, total, top, z, state, weight, inside, factor, PADDED, MAP, OPERAND
+    )
     out, z = divided(acc, total, base, base_weight)
     store_rows(out_ptr, rows, keep, on, 0, E, EP, 1, out)
     tl.store(total_ptr + rows, z, mask=keep)
@@ -122,7 +124,8 @@ def head_forward(
     for start in range(0, queries, BN):
         _mix_tokens(
             q_ptr, out_ptr, total_ptr, top_ptr, w, rest, state, weight, base, base_weight, inside,
-            start, queries, factor, qn, qd, on, D, E, BN, DP, EP, MAP, PARTS, OPERAND,
+            start, queries, factor, qn, qd, on,
+            D, E, BN, DP, EP, M % BM != 0, MAP, PARTS, OPERAND,
         )  # fmt: skip
 
 

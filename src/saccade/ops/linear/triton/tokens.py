@@ -51,13 +51,15 @@ __all__ = [
 @triton.jit
 def add_features(
     acc, total, top, z, state, weight, inside, factor,
-    MAP: tl.constexpr, OPERAND: tl.constexpr,
+    PADDED: tl.constexpr, MAP: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
     """g S and g.s with one more block of features, and the largest exponent so far."""
     if MAP == "favor_softmax":
-        highest = tl.max(tl.where(inside[None, :], z, float("-inf")), axis=1) * factor
-        highest = tl.maximum(top, highest)
-        g = tl.exp2(z * factor - highest[:, None])
+        y = z * factor
+        if PADDED:
+            y = tl.where(inside[None, :], y, float("-inf"))
+        highest = tl.maximum(top, tl.max(y, axis=1))
+        g = tl.exp2(y - highest[:, None])
         fade = tl.exp2(top - highest)
         acc *= fade[:, None]
         total *= fade
@@ -107,7 +109,7 @@ def mix(
         state = load_rows(state_ptr + bh * M * E, features, inside, E, 0, E, EP, 1)
         weight = tl.load(weight_ptr + bh * M + features, mask=inside, other=0.0)
         acc, total, top = add_features(
-            acc, total, top, z, state, weight, inside, factor, MAP, OPERAND
+            acc, total, top, z, state, weight, inside, factor, M % BM != 0, MAP, OPERAND
         )
     cols = tl.arange(0, EP)
     base = tl.load(base_ptr + bh * (E + 1) + cols, mask=cols < E, other=0.0)
