@@ -35,7 +35,7 @@ from saccade.errors import ConfigError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Checkpoint", "RunFolder", "find_runs", "write_json"]
+__all__ = ["Checkpoint", "RunFolder", "find_runs", "write_json", "write_text"]
 
 MANIFEST = "manifest.json"
 PREDICTIONS = "predictions.npz"
@@ -281,7 +281,12 @@ def find_runs(folder: str | Path) -> list[RunFolder]:
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Replace a JSON file, atomically."""
-    _write_atomically(path, (json.dumps(values, indent=2, allow_nan=False) + "\n").encode())
+    write_text(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a text file, atomically."""
+    _write_atomically(path, text.encode())
 
 
 def _sha256(path: Path) -> str:

@@ -10,11 +10,19 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from typing import NoReturn
 
-from saccade.errors import Preempted
-from saccade.train.stops import Interrupted, stop_signals
+from saccade.errors import Preempted, TrainingError
+from saccade.train.stops import Interrupted, StopRequest, stop_signals
 
-__all__ = ["WORKER", "choose_gpu", "join_parent", "run_workers"]
+__all__ = [
+    "WORKER",
+    "choose_gpu",
+    "join_parent",
+    "leave_if_asked",
+    "raise_worker_error",
+    "run_workers",
+]
 
 WORKER = "SACCADE_WORKER"
 """Environment variable that holds a worker's index."""
@@ -66,6 +74,20 @@ def run_workers(module: str, arguments: Sequence[str], jobs: int) -> list[int]:
         kind = Interrupted if stop.signal == signal.SIGINT else Preempted
         raise kind("all workers stopped and saved; go on with --resume")
     return [worker.returncode for worker in workers]
+
+
+def raise_worker_error(codes: Sequence[int], message: str) -> NoReturn:
+    """Raise a `TrainingError` with the exit code of the first worker that failed."""
+    error = TrainingError(message)
+    error.exit_code = next((code for code in codes if code > 0), error.exit_code)
+    raise error
+
+
+def leave_if_asked(stop: StopRequest, between: str) -> None:
+    """Raise if a signal asked to stop, between two pieces of work, which are named."""
+    if stop.signal:
+        kind = Interrupted if stop.signal == signal.SIGINT else Preempted
+        raise kind(f"stopped between {between}; go on with --resume")
 
 
 def join_parent() -> None:

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from saccade.config import differences, dump_config, load_config
 from saccade.errors import ConfigError
-from saccade.runs import RunFolder, write_json
+from saccade.runs import RunFolder, write_json, write_text
 from saccade.study.claims import Claims
 from saccade.study.comparison.fairness import LOCAL
 from saccade.study.comparison.plan import Job, Plan
@@ -172,9 +172,7 @@ class ComparisonFolder:
             aside.unlink()
 
     def _write_base(self, plan: Plan) -> None:
-        aside = self.path / f".base.yaml.{uuid4().hex}"
-        aside.write_text(dump_config(plan.base), encoding="utf-8")
-        aside.replace(self.path / "base.yaml")
+        write_text(self.path / "base.yaml", dump_config(plan.base))
 
     def _check_free(self) -> None:
         """Refuse what is not ours; a comparison killed before its `study.json` was there is."""

@@ -17,6 +17,7 @@ While runs train side by side they disturb each other's times, so latency waits 
 
 from __future__ import annotations
 
+import gc
 import os
 import statistics
 import time
@@ -33,7 +34,8 @@ from saccade.data import Loader, Splits, load_splits, make_loader
 from saccade.layers import AttentionCore
 from saccade.runs import RunFolder
 from saccade.study.comparison.folder import ComparisonFolder
-from saccade.study.comparison.work import leave_if_asked, tidy
+from saccade.study.comparison.work import tidy
+from saccade.study.workers import leave_if_asked
 from saccade.train import build_model, load_model
 from saccade.train.build import set_up_training
 from saccade.train.distributed import Ranks, connect
@@ -58,7 +60,7 @@ def measure(folder: ComparisonFolder, stop: StopRequest) -> None:
     try:
         together = folder.trained_together()
         for attention in folder.plan.attentions:
-            leave_if_asked(stop)
+            leave_if_asked(stop, "two measurements")
             runs = [job for job in folder.finished() if job.attention == attention]
             known = folder.measures()
             wanted = {"latency_ms", *(["img_per_s"] if together else [])}
@@ -242,6 +244,7 @@ def _step_memory_mib(run: RunFolder, splits: Splits, ranks: Ranks) -> float:
 
 def _peak_bytes(call: Callable[[], object]) -> int:
     """The most that a call had allocated on the CPU at a time."""
+    gc.collect()  # what is freed meanwhile would count as less
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read at first use; it prints when it starts
     from torch.profiler import ProfilerActivity, profile
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from saccade.data import DatasetInfo, load_splits
-from saccade.errors import ConfigError, Preempted, SaccadeError, TrainingError
+from saccade.errors import ConfigError, Preempted
 from saccade.study.comparison.fairness import check_models, check_run
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.initial import write_initial_weights
@@ -17,7 +17,7 @@ from saccade.study.comparison.plan import Plan
 from saccade.study.comparison.progress import Watcher
 from saccade.study.comparison.results import collect
 from saccade.study.comparison.work import work
-from saccade.study.workers import run_workers
+from saccade.study.workers import raise_worker_error, run_workers
 from saccade.train.distributed import connect
 from saccade.train.machine import set_up_machine
 from saccade.train.stops import stop_signals
@@ -110,6 +110,4 @@ def _judge(codes: list[int], folder: ComparisonFolder, since: float) -> None:
     if not missing:
         return
     told = f"the workers ended with exit codes {', '.join(map(str, codes))}"
-    error: SaccadeError = TrainingError(f"{told}; {len(missing)} runs are missing: --resume")
-    error.exit_code = next((code for code in codes if code > 0), error.exit_code)
-    raise error
+    raise_worker_error(codes, f"{told}; {len(missing)} runs are missing: --resume")

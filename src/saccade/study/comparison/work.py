@@ -9,19 +9,19 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping
-from signal import SIGINT
 from typing import Any
 
 import torch
 
-from saccade.errors import Preempted, SaccadeError, Stopped, TrainingError
+from saccade.errors import SaccadeError, Stopped, TrainingError
 from saccade.study.claims import Claim
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.plan import Job
+from saccade.study.workers import leave_if_asked
 from saccade.train import train
-from saccade.train.stops import Interrupted, StopRequest, stop_signals
+from saccade.train.stops import StopRequest, stop_signals
 
-__all__ = ["leave_if_asked", "tidy", "work"]
+__all__ = ["tidy", "work"]
 
 POLL_S = 0.5
 
@@ -44,7 +44,7 @@ def work(folder: ComparisonFolder, *, since: float) -> None:
         ]:
             if not any(_try(folder, job, since) for job in waiting):
                 _wait(stop)
-            leave_if_asked(stop)
+            leave_if_asked(stop, "two runs")
 
 
 def _try(folder: ComparisonFolder, job: Job, since: float) -> bool:
@@ -105,10 +105,3 @@ def _wait(stop: StopRequest) -> None:
     until = time.monotonic() + POLL_S
     while not stop.signal and time.monotonic() < until:
         time.sleep(0.05)
-
-
-def leave_if_asked(stop: StopRequest) -> None:
-    """Raise if a signal asked to stop."""
-    if stop.signal:
-        kind = Interrupted if stop.signal == SIGINT else Preempted
-        raise kind("stopped between two runs; go on with --resume")

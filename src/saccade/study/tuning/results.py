@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saccade.config import Config, dump_config, with_values
-from saccade.runs import RunFolder
+from saccade.runs import RunFolder, write_text
 from saccade.study.tuning.folder import METRICS, TuningFolder
 from saccade.version import __version__
 
@@ -22,19 +22,16 @@ STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
 FEWEST_FOR_IMPORTANCE = 4
 
 
-def write_results(folder: TuningFolder, study: optuna.Study) -> str:
-    """Write `results.json` and `best.yaml`; the caller holds the claim on the study.
+def write_results(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
+    """Write `results.json` and `best.yaml`, and return the results.
 
-    Returns:
-        The best so far, in words to append to a line.
+    The caller holds the claim on the study.
     """
     results = collect(folder, study)
     RunFolder(folder.path).write("results.json", results)
-    best = results["best"]
-    if best is None:
-        return ""
-    _write_best(folder, results)
-    return f"; best so far {best['value']:.4f}, trial {best['number']}"
+    if results["best"] is not None:
+        _write_best(folder, results)
+    return results
 
 
 def collect(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
@@ -100,9 +97,7 @@ def _write_best(folder: TuningFolder, results: dict[str, Any]) -> None:
     path = folder.path / "best.yaml"
     run = folder.run(best["number"])
     config = with_values(run.config(), {"run.test": base.run.test})
-    aside = path.with_name(".best.yaml")
-    aside.write_text(_header(results, path, config) + dump_config(config), encoding="utf-8")
-    aside.replace(path)
+    write_text(path, _header(results, path, config) + dump_config(config))
 
 
 def _header(results: dict[str, Any], path: Path, config: Config) -> str:

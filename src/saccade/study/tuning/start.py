@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from saccade.config import Config, differences
-from saccade.errors import ConfigError, SaccadeError, TrainingError
+from saccade.errors import ConfigError, TrainingError
 from saccade.study.tuning.folder import Settings, TuningFolder, prepare_optuna
 from saccade.study.tuning.plots import draw_plots
-from saccade.study.tuning.results import collect, write_results
+from saccade.study.tuning.results import write_results
 from saccade.study.tuning.space import check_space
 from saccade.study.tuning.trials import Say, work
-from saccade.study.workers import run_workers
+from saccade.study.workers import raise_worker_error, run_workers
 
 __all__ = ["join_search", "start_search", "tune"]
 
@@ -76,8 +76,7 @@ def tune(folder: TuningFolder, *, jobs: int = 1, say: Say = lambda line: None) -
         codes = run_workers("saccade.study.tuning.worker", [str(folder.path)], jobs)
     with folder.claims.hold("study"):
         study = folder.load()
-        write_results(folder, study)
-        results = collect(folder, study)
+        results = write_results(folder, study)
         draw_plots(results, folder.path / "plots")
     if any(codes):
         _judge(codes, results, say)
@@ -93,9 +92,7 @@ def _judge(codes: list[int], results: dict[str, Any], say: Say) -> None:
     if results["complete"]:
         say(f"{told}, the others did their work")
         return
-    error: SaccadeError = TrainingError(f"{told}; go on with --resume")
-    error.exit_code = next((code for code in codes if code > 0), error.exit_code)
-    raise error
+    raise_worker_error(codes, f"{told}; go on with --resume")
 
 
 def _changes(before: Config, after: Config) -> list[str]:

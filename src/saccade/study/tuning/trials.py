@@ -7,7 +7,6 @@ seed, its number and the trials that ended before, not on which worker it is.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,8 +19,9 @@ from saccade.study.claims import Claim
 from saccade.study.tuning.folder import TuningFolder
 from saccade.study.tuning.results import write_results
 from saccade.study.tuning.space import draw, grid, trial_config
+from saccade.study.workers import leave_if_asked
 from saccade.train import train
-from saccade.train.stops import Interrupted, StopRequest, stop_signals
+from saccade.train.stops import stop_signals
 
 if TYPE_CHECKING:
     import optuna
@@ -57,7 +57,7 @@ def work(folder: TuningFolder, say: Say) -> None:
     waiting = False
     with stop_signals() as stop:
         while True:
-            _leave_if_asked(stop)
+            leave_if_asked(stop, "trials")
             taken, under_way = _take(folder)
             if taken is not None:
                 waiting = False
@@ -69,12 +69,6 @@ def work(folder: TuningFolder, say: Say) -> None:
                     say(f"waiting for {under_way} trial(s) of other workers")
                 waiting = True
                 time.sleep(POLL_S)
-
-
-def _leave_if_asked(stop: StopRequest) -> None:
-    if stop.signal:
-        kind = Interrupted if stop.signal == signal.SIGINT else Preempted
-        raise kind("stopped between trials; go on with --resume")
 
 
 def _take(folder: TuningFolder) -> tuple[Taken | None, int]:
@@ -141,13 +135,14 @@ def _run_and_record(folder: TuningFolder, taken: Taken, say: Say) -> None:
             if not taken.claim.is_ours:
                 raise _TakenOver
             _tell(taken.trial, *outcome)
-            best = write_results(folder, taken.trial.study)
+            best = write_results(folder, taken.trial.study)["best"]
     except _TakenOver:
         say(f"trial {number}: another worker has it now")
         return
     finally:
         taken.claim.give_back()
-    say(f"trial {number}: {outcome[2]}{best}")
+    so_far = f"; best so far {best['value']:.4f}, trial {best['number']}" if best else ""
+    say(f"trial {number}: {outcome[2]}{so_far}")
 
 
 def _run(folder: TuningFolder, taken: Taken) -> tuple[str, float | None, str]:
