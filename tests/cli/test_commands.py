@@ -87,6 +87,13 @@ def test_dry_run_writes_nothing(saccade: Saccade, recipe: Path, tmp_path: Path) 
     assert not out.exists()
 
 
+def test_dry_run_stops_where_the_run_would(saccade: Saccade, recipe: Path, run: Path) -> None:
+    code, _, told = saccade("train", recipe, "--dry-run", "--out", run)
+    assert code == 2
+    assert "a run is there already" in told
+    assert saccade("train", recipe, "--dry-run", "--resume", "--out", run)[0] == 0
+
+
 def test_train_in_a_fresh_process(recipe: Path, run: Path, tmp_path: Path) -> None:
     done = fresh("train", str(recipe), "--out", str(tmp_path / "run"), "--json")
     assert done.returncode == 0, done.stderr

@@ -66,6 +66,21 @@ def test_an_image_of_the_data_is_what_the_file_of_its_pixels_is(
         assert found == pytest.approx(expected, abs=1e-5)
 
 
+def test_an_image_is_never_written_over(saccade: Saccade, digits_run: Path, tmp_path: Path) -> None:
+    images = [tmp_path / "one" / "photo.png", tmp_path / "photo.png"]
+    for image in images:
+        image.parent.mkdir(exist_ok=True)
+        Image.new("L", (8, 8), 200).save(image)
+    before = [image.read_bytes() for image in images]
+    code, _, _ = saccade("explain", digits_run, *images, "--out", tmp_path)
+    assert code == 0
+    assert [image.read_bytes() for image in images] == before
+    assert sorted(path.name for path in tmp_path.glob("photo-*.png")) == [
+        "photo-2.png",
+        "photo-3.png",
+    ]
+
+
 @pytest.mark.parametrize("method", ["attention", "gradient"])
 def test_compare_puts_two_runs_side_by_side(
     saccade: Saccade, digits_run: Path, other_run: Path, tmp_path: Path, method: str

@@ -49,6 +49,16 @@ def test_rows_hold_the_statistics_of_the_predictions(study: Findings) -> None:
     assert study.images == 400
 
 
+def test_a_run_repeated_with_its_seed_is_no_new_evidence(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "first", seed=0)
+    alone = found_in(tmp_path)
+    make_run(tmp_path / "runs" / "again", seed=0)
+    twice = found_in(tmp_path)
+    assert twice.images == alone.images == 400
+    interval = [(row.accuracy_low, row.accuracy_high) for row in twice.rows]
+    assert interval == [(row.accuracy_low, row.accuracy_high) for row in alone.rows]
+
+
 def test_speeds_of_runs_that_shared_a_device_are_not_compared(tmp_path: Path) -> None:
     for speed in ("own", "alone", "shared"):
         folder = make_study(tmp_path / speed, {"softmax": 0.9}, img_per_s=1000)

@@ -87,6 +87,7 @@ def test_bad_search_is_named(override: str, words: list[str]) -> None:
         (["search.optim.lr={low: -1.0, high: 1.0}"], "greater than 0"),
         (["search.train.epochs={low: 1.5, high: 2.5}"], "valid integer"),
         (["search.model.attention=[softmaxx]"], "softmaxx"),
+        (["search.model.attention=[softmax, softmaxx]"], "softmaxx"),
         (["search.model.overrides.dept=[1, 2]"], "search.model.overrides.dept"),
         (["search.data.val_fraction=[0.1, 0.2]"], "cannot be compared"),
         (["search.run.seed={low: 0, high: 9}"], "cannot be compared"),

@@ -37,7 +37,8 @@ def compare(
         typer.Option(help="Cross-validate in so many parts of the training set instead."),
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="What the others are compared with; softmax if absent.")
+        str | None,
+        typer.Option(help="What the others are compared with; softmax, or the first."),
     ] = None,
     jobs: Annotated[int, typer.Option(help="Runs at the same time on this machine.")] = 1,
     out: Annotated[Path | None, typer.Option(help="The comparison's folder.")] = None,

@@ -22,6 +22,7 @@ EXTRAS = {
     "serve": ("fastapi", "uvicorn", "python_multipart"),
     "timm": ("timm",),
     "track": ("tensorboard", "trackio"),
+    "hub": ("datasets", "pyarrow"),
 }
 """Extras and the modules each brings."""
 

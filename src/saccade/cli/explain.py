@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -145,7 +146,7 @@ def _draw_images(
         exit_if_any(faults)
     check_same_images([explainer.album for explainer in explainers], names)
     check_folder(out)
-    stems = _stems(names)
+    stems = _stems(names, out)
     for name in _progress(names):
         try:
             found = [explainer.explain(explainer.album.open(name)) for explainer in explainers]
@@ -206,15 +207,17 @@ def _percent(interval: dict[str, float]) -> str:
     return f"{mean:5.1f} % ({low:.1f} to {high:.1f})"
 
 
-def _stems(names: Sequence[str]) -> dict[str, str]:
-    """A file name for each image, none of them twice."""
+def _stems(names: Sequence[str], out: Path) -> dict[str, str]:
+    """A file name in `out` for each image, none of them twice, nor that of an image itself."""
+    images = {Path(name).resolve() for name in names}
+    taken = {path.stem for path in images if path.parent == out.resolve()}
     stems: dict[str, str] = {}
     for name in names:
         plain = "stdin" if name == "-" else Path(name).stem
         stem = re.sub(r"[^\w.-]+", "-", plain) or "image"
-        taken = set(stems.values())
-        numbered = (f"{stem}-{number}" for number in range(2, len(names) + 2))
-        stems[name] = stem if stem not in taken else next(s for s in numbered if s not in taken)
+        wanted = chain([stem], (f"{stem}-{number}" for number in count(2)))
+        stems[name] = next(word for word in wanted if word not in taken)
+        taken.add(stems[name])
     return stems
 
 

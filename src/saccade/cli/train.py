@@ -50,8 +50,11 @@ def train(
 
         typer.echo(dump_config(config), nl=False)
     elif dry_run:
+        from saccade.runs import RunFolder
         from saccade.train.rehearsal import rehearse
 
+        if out is not None and not resume:
+            RunFolder(out).check_free()
         _show(rehearse(config), as_json=as_json)
     elif out is None:
         raise ConfigError("--out DIR is needed: the folder that the run goes to")

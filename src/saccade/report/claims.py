@@ -46,10 +46,16 @@ class Answers:
 
 
 def answers_of(group: Group) -> dict[int, Answers]:
-    """The answers by seed, its folds one after another; seeds without predictions are not in."""
-    by_seed: dict[int, list[Run]] = defaultdict(list)
+    """The answers by seed, its folds one after another; seeds without predictions are not in.
+
+    Of several runs with one seed and fold the first counts: the others are no new evidence.
+    """
+    first: dict[tuple[int, int], Run] = {}
     for run in sorted(group.runs, key=lambda run: run.replicate):
-        by_seed[run.replicate[0]].append(run)
+        first.setdefault(run.replicate, run)
+    by_seed: dict[int, list[Run]] = defaultdict(list)
+    for (seed, _), run in first.items():
+        by_seed[seed].append(run)
     found = {}
     for seed, runs in by_seed.items():
         kept = [run.predictions for run in runs if run.predictions is not None]

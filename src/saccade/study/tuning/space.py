@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from saccade.config import Config, Range, SearchSpace, with_values
 from saccade.data import load_splits
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, UnknownNameError
 from saccade.train import build_model
 
 if TYPE_CHECKING:
@@ -52,7 +52,10 @@ def check_space(config: Config) -> None:
 
 
 def _check_some_build(key: str, configs: list[Config], info: Any) -> None:
-    """Refuse a key with which no model can be built; some may need another key's other value."""
+    """Refuse names that are not known, and a key with which no model can be built.
+
+    Some values may need another key's other value.
+    """
     import torch
 
     faults = []
@@ -60,6 +63,8 @@ def _check_some_build(key: str, configs: list[Config], info: Any) -> None:
         try:
             with torch.device("meta"):
                 build_model(config, info)
+        except UnknownNameError as error:
+            raise ConfigError(f"search.{key}: {error}") from error
         except ConfigError as error:
             faults.append(str(error))
         else:
