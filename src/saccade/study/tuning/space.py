@@ -67,9 +67,8 @@ def _check_some_build(key: str, configs: list[Config], info: Any) -> None:
             raise ConfigError(f"search.{key}: {error}") from error
         except ConfigError as error:
             faults.append(str(error))
-        else:
-            return
-    raise ConfigError(f"search.{key}: {faults[0]}")
+    if len(faults) == len(configs):
+        raise ConfigError(f"search.{key}: {faults[0]}")
 
 
 def draw(trial: BaseTrial, space: SearchSpace) -> dict[str, Any]:
