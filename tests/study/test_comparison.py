@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -74,10 +74,10 @@ def test_runs_that_shared_a_device_are_timed_alone_afterwards(copied: Path) -> N
     own = collect(folder)
     assert own["speed"] == "own"
     assert not own["notes"]
-    for job in folder.plan.jobs():  # as if all had begun at once
-        environment = folder.run(job).environment()
-        environment["time"] = folder.run(folder.plan.jobs()[0]).environment()["time"]
-        folder.run(job).write("environment.json", environment)
+    early = (datetime.now(UTC) - timedelta(hours=1)).isoformat(timespec="seconds")
+    for job in folder.plan.jobs():  # as if all had begun at once, an hour ago
+        run = folder.run(job)
+        run.write("environment.json", {**run.environment(), "time": early})
     shared = collect(folder)
     assert shared["speed"] == "shared"
     assert "slowed each other down" in shared["notes"][0]
