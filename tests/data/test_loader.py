@@ -251,18 +251,3 @@ def test_devices_agree(toy: tuple[Split, DatasetInfo], name: str) -> None:
     assert on_cpu.keys() == on_gpu.keys()
     close = [torch.allclose(on_cpu[i][0], on_gpu[i][0].cpu(), atol=0.03) for i in on_cpu]
     assert sum(close) >= len(close) - 1  # a warped pixel may round to the next level
-
-
-@pytest.mark.gpu
-def test_batches_made_ahead_keep_no_more_memory_each_epoch(toy: tuple[Split, DatasetInfo]) -> None:
-    split, info = toy
-    options = {"batch_size": 5, "augment": AUGMENTS["crop"], "seed": 7, "shuffle": True}
-    loader = make_loader(split, info, device="cuda", **options)
-    expected = samples(loader.epoch(0))
-    reserved = []
-    for _ in range(40):  # more than torch has streams
-        for batch in loader.epoch(0):
-            assert torch.equal(batch.images[0], expected[int(batch.index[0])][0])
-            break  # the next batches are being made
-        reserved.append(torch.cuda.memory_reserved())
-    assert reserved[-1] == reserved[5]

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from saccade.config import AugmentConfig
-from saccade.data.ahead import made_ahead
 from saccade.data.decoding import Request, decode_batches
 from saccade.data.mixing import mix, mix_targets
 from saccade.data.randomness import Purpose, make_key, permutation
@@ -54,15 +53,6 @@ class Step:
     start: int
     size: int
     num_valid: int
-
-
-def _growing(length: int, most: int) -> list[slice]:
-    """Cut a range into pieces of 1, 2, 4 and so on up to `most`: the first is ready soon."""
-    pieces, start, size = [], 0, 1
-    while start < length:
-        pieces.append(slice(start, min(start + size, length)))
-        start, size = start + size, min(2 * size, most)
-    return pieces
 
 
 class Loader:
@@ -133,14 +123,11 @@ class Loader:
     ) -> Iterator[Batch]:
         """Make several batches in one pass, since on a GPU a pass costs its many small launches."""
         bytes_a_batch = 4 * self.batch_size * math.prod(stored.shape[1:])
-        groups = _growing(len(steps), max(1, self.group_bytes // max(1, bytes_a_batch)))
-
-        def make(group: slice) -> tuple[Tensor, Tensor]:
+        together = max(1, self.group_bytes // max(1, bytes_a_batch))
+        for first in range(0, len(steps), together):
+            group = slice(first, first + together)
             index = torch.cat(pieces[group])
-            return self._transformed(key, index, stored, index, self._labels[index])
-
-        made = made_ahead((make(group) for group in groups), self.device)
-        for group, (images, targets) in zip(groups, made, strict=True):
+            images, targets = self._transformed(key, index, stored, index, self._labels[index])
             offset = 0
             for step, piece in zip(steps[group], pieces[group], strict=True):
                 part = slice(offset, offset + step.size)

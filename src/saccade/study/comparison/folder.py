@@ -134,11 +134,8 @@ class ComparisonFolder:
     def trained_together(self) -> bool:
         """Whether a run began before the one that began before it had ended, finished or not."""
         spans = []
-        for job in self.plan.jobs():
-            began, ended = (
-                self.run(job).environment().get("time"),
-                self.run(job).status().get("updated"),
-            )
+        for run in map(self.run, self.plan.jobs()):
+            began, ended = run.environment().get("time"), run.status().get("updated")
             if began is not None and ended is not None:
                 spans.append((datetime.fromisoformat(began).timestamp(), ended))
         return any(after[0] + 1 < before[1] for before, after in pairwise(sorted(spans)))

@@ -160,25 +160,35 @@ def _latency_ms(
 ) -> float | None:
     """Median wall time of a forward pass; None where the batch does not fit in memory."""
 
-    def call() -> float:
-        start = time.perf_counter()
+    def call() -> None:
         with autocast():
             model(images)
-        if images.is_cuda:
-            torch.cuda.synchronize(images.device)
+
+    times = _times(call, images.device, LATENCY_S)
+    return round(1e3 * statistics.median(times), 4) if times else None
+
+
+def _times(call: Callable[[], None], device: torch.device, seconds: float) -> list[float]:
+    """Wall times of calls, the device waited for, after warm-ups; none where memory runs out."""
+
+    def timed() -> float:
+        start = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         return time.perf_counter() - start
 
     try:
-        for _ in range(WARM_UPS):
-            call()
-        times = [call()]
-        while len(times) < LEAST_CALLS or (sum(times) < LATENCY_S and len(times) < MOST_CALLS):
-            times.append(call())
+        for _ in range(WARM_UPS):  # they compile and record
+            timed()
+        times = [timed()]
+        while len(times) < LEAST_CALLS or (sum(times) < seconds and len(times) < MOST_CALLS):
+            times.append(timed())
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        return None
-    return round(1e3 * statistics.median(times), 4)
+        return []
+    return times
 
 
 def _train_loader(config: Config, splits: Splits, device: torch.device) -> Loader:
@@ -207,26 +217,12 @@ def _training_speed(run: RunFolder, splits: Splits, ranks: Ranks) -> float | Non
     stepper = Stepper(network, config, ranks)
     batches = enumerate(chain.from_iterable(map(loader.epoch, count())))
 
-    def burst() -> float:
-        if ranks.device.type == "cuda":
-            torch.cuda.synchronize(ranks.device)
-        start = time.perf_counter()
+    def burst() -> None:
         for step, batch in islice(batches, BURST_STEPS):
             stepper.run(batch, step, 0.0)
-        if ranks.device.type == "cuda":
-            torch.cuda.synchronize(ranks.device)
-        return time.perf_counter() - start
 
-    try:
-        burst()  # compiles and records
-        times = [burst()]
-        while len(times) < LEAST_CALLS or (sum(times) < SPEED_S and len(times) < MOST_CALLS):
-            times.append(burst())
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        return None
-    return round(BURST_STEPS * loader.batch_size * len(times) / sum(times), 1)
+    times = _times(burst, ranks.device, SPEED_S)
+    return round(BURST_STEPS * loader.batch_size * len(times) / sum(times), 1) if times else None
 
 
 def _step_memory_mib(run: RunFolder, splits: Splits, ranks: Ranks) -> float:

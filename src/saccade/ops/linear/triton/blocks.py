@@ -129,8 +129,8 @@ def halves(x):
 def add_rows(sums, g, weight):
     """Add g weight to sums, of features that are not rounded yet: that costs no conversion.
 
-    Not as a product on the matrix units: some versions of ptxas overwrite its operands while two
-    products in a row still read the same g from registers, and the sums are wrong.
+    Not as a product on the matrix units: beside another one that takes the same g from registers,
+    what ptxas made of it was wrong on Hopper (docs/log.md).
     """
     return sums + tl.sum(g * weight[None, :], axis=1)
 
