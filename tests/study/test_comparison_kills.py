@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -17,7 +16,9 @@ from saccade.data import load_splits
 from saccade.study import compare
 from saccade.study.comparison import ComparisonFolder, Plan
 from saccade.study.comparison.initial import write_initial_weights
+from saccade.train.loop import Trainer
 from tests.study.tiny_comparison import compare_and_exit, end_states, work_and_exit
+from tests.train.moments import dying_after, held
 from tests.train.tiny_runs import Start, processes
 
 
@@ -65,36 +66,40 @@ def assert_nothing_twice_or_lost(out: Path, plan: Plan, whole: Path) -> None:
 def test_kills_lose_nothing_and_run_nothing_twice(
     finished: Path, plan: Plan, start: Start, tmp_path: Path
 ) -> None:
-    out, moments = tmp_path / "study", random.Random(0)
+    out = tmp_path / "study"
     done: dict[Path, int] = {}
-    kills = 0
-    for _ in range(3):
-        before = epochs(out)
-        process = start(compare_and_exit, plan, out)
-        wait_until(lambda: epochs(out) > before, process)  # noqa: B023
-        time.sleep(moments.uniform(0, 0.1))
-        process.kill()
+    for steps in (25, 14, 20):  # a run has 18, which makes the first and the last kill a second run
+        process = start(dying_after, steps, compare_and_exit, plan, out)
         process.join()
-        kills += process.exitcode == -signal.SIGKILL
+        assert process.exitcode == -signal.SIGKILL
         assert finished_at(out).items() >= done.items()
         done = finished_at(out)
-    assert kills == 3
     assert done
     compare(plan, out, resume=True, quiet=True)
     assert finished_at(out).items() >= done.items()
     assert_nothing_twice_or_lost(out, plan, finished)
 
 
+def is_alone(trainer: Trainer) -> bool:
+    """No other run has begun yet."""
+    return len([*trainer.run.path.parents[1].glob("*/*/environment.json")]) < 2
+
+
 def test_two_workers_share_the_runs(plan: Plan, start: Start, tmp_path: Path) -> None:
     folder = ComparisonFolder.start(tmp_path / "study", plan, resume=False)
     write_initial_weights(folder, load_splits(plan.base.data).info)
-    workers = [start(work_and_exit, folder.path) for _ in range(2)]
+    workers = [start(held, is_alone, work_and_exit, folder.path) for _ in range(2)]
     for worker in workers:
         worker.join(60)
         assert worker.exitcode == 0
     runs = [folder.run(job) for job in plan.jobs()]
     assert {run.status()["pid"] for run in runs} == {worker.pid for worker in workers}
     assert [run.environment()["resumed"] for run in runs] == [[]] * len(runs)
+
+
+def is_in_the_second_run(trainer: Trainer) -> bool:
+    """In its second epoch."""
+    return trainer.at.epoch == 1 and any(trainer.run.path.parents[1].glob("*/*/summary.json"))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +110,7 @@ def test_signals_save_what_there_is(
     plan: Plan, start: Start, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     out = tmp_path / "study"
-    process = start(compare_and_exit, plan, out)
+    process = start(held, is_in_the_second_run, compare_and_exit, plan, out)
     wait_until(lambda: epochs(out) > 2, process)
     os.kill(process.pid, number)
     process.join(60)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import psutil
@@ -14,21 +13,20 @@ import pytest
 
 from saccade.config import dump_config
 from saccade.study.tuning import TuningFolder, join_search, tune
+from saccade.train.loop import Trainer
 from tests.study.tiny_search import epochs_of, start_tiny, tiny_search, work_and_exit
-from tests.train.tiny_runs import processes
+from tests.train.moments import held
+from tests.train.tiny_runs import Start, processes
 
-TRIALS, EPOCHS = 4, 24  # long enough for two trials to be met in the middle
+TRIALS, EPOCHS = 4, 24
 LONG = (f"train.epochs={EPOCHS}", "tune.pruner=none", "run.checkpoint_every_steps=5")
-
-
-Start = Callable[[Path], BaseProcess]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Start workers; those still there at the end are killed."""
     with processes() as call:
-        yield lambda out: call(work_and_exit, out)
+        yield call
 
 
 def wait_until(met: Callable[[], bool]) -> None:
@@ -55,6 +53,20 @@ def finished(folder: TuningFolder) -> dict[int, float]:
     return {n: file.stat().st_mtime for n, file in files.items() if file.exists()}
 
 
+def has_saved(trainer: Trainer) -> bool:
+    return bool(trainer.run.checkpoints())
+
+
+def has_saved_and_waits(trainer: Trainer) -> bool:
+    """Until the test says go."""
+    return has_saved(trainer) and not (trainer.run.path.parents[2] / "go").exists()
+
+
+def has_saved_after_another(trainer: Trainer) -> bool:
+    """While a trial is finished: that of the other worker, or this one's first."""
+    return has_saved(trainer) and any(trainer.run.path.parent.glob("*/summary.json"))
+
+
 def assert_each_was_run_once(
     folder: TuningFolder, before: dict[int, float], interrupted: dict[int, int]
 ) -> None:
@@ -76,7 +88,7 @@ def assert_each_was_run_once(
 @pytest.mark.parametrize("storage", ["sqlite", pytest.param("journal", marks=pytest.mark.slow)])
 def test_two_workers_killed_in_the_middle(tmp_path: Path, start: Start, storage: str) -> None:
     folder = start_tiny(tmp_path / "study", *LONG, trials=TRIALS, storage=storage)
-    workers = [start(folder.path), start(folder.path)]
+    workers = [start(held, has_saved_after_another, work_and_exit, folder.path) for _ in range(2)]
     wait_until(lambda: bool(finished(folder)) and both_have_saved(folder))
     for worker in workers:
         os.kill(worker.pid, signal.SIGKILL)
@@ -85,7 +97,7 @@ def test_two_workers_killed_in_the_middle(tmp_path: Path, start: Start, storage:
     before, interrupted = finished(folder), under_way(folder)
     assert 0 < len(before) < TRIALS
     assert interrupted
-    workers = [start(folder.path), start(folder.path)]
+    workers = [start(work_and_exit, folder.path) for _ in range(2)]
     for worker in workers:
         worker.join(120)
     assert [worker.exitcode for worker in workers] == [0, 0], (tmp_path / "stderr").read_text()
@@ -94,10 +106,12 @@ def test_two_workers_killed_in_the_middle(tmp_path: Path, start: Start, storage:
 
 def test_the_other_worker_takes_over_a_killed_ones_trial(tmp_path: Path, start: Start) -> None:
     folder = start_tiny(tmp_path / "study", *LONG, trials=TRIALS)
-    victim, survivor = start(folder.path), start(folder.path)
+    workers = [start(held, has_saved_and_waits, work_and_exit, folder.path) for _ in range(2)]
     wait_until(lambda: both_have_saved(folder))
+    victim, survivor = workers
     os.kill(victim.pid, signal.SIGKILL)
     victim.join()
+    (tmp_path / "go").touch()
     survivor.join(120)
     assert survivor.exitcode == 0
     starts = {n: folder.run(n).environment()["resumed"] for n in range(TRIALS)}
@@ -147,7 +161,7 @@ def test_tool_with_two_jobs(
 
 def test_signal_stops_a_worker_and_join_goes_on(tmp_path: Path, start: Start) -> None:
     folder = start_tiny(tmp_path / "study", *LONG, "train.epochs=10", trials=1)
-    worker = start(folder.path)
+    worker = start(held, has_saved, work_and_exit, folder.path)
     wait_until(lambda: any(under_way(folder).values()))
     os.kill(worker.pid, signal.SIGTERM)
     worker.join(60)

@@ -10,6 +10,7 @@ from saccade.config import Config
 from saccade.train import train
 from tests.train.tiny_runs import free_port, processes, rank_environment, tiny, train_and_exit
 
+Body = Callable[..., None]
 Launch = Callable[..., list[BaseProcess]]
 
 
@@ -18,13 +19,15 @@ def launch() -> Iterator[Launch]:
     """Start a run in one process, or in `world_size` that work together."""
     with processes() as start:
 
-        def call(config: Config, out: Path, world_size: int = 1) -> list[BaseProcess]:
+        def call(
+            config: Config, out: Path, world_size: int = 1, body: Body = train_and_exit
+        ) -> list[BaseProcess]:
             port = free_port()
             ranks = [
                 rank_environment(r, world_size, port) if world_size > 1 else {}
                 for r in range(world_size)
             ]
-            return [start(train_and_exit, config, out, environment) for environment in ranks]
+            return [start(body, config, out, environment) for environment in ranks]
 
         yield call
 

@@ -3,9 +3,9 @@
 import ctypes
 import resource
 import sys
-import time
+from collections.abc import Mapping
 from pathlib import Path
-from threading import Thread
+from typing import Any
 
 import pytest
 import torch
@@ -123,14 +123,11 @@ def test_full_disk_loses_nothing(finished: Path, tmp_path: Path) -> None:
 def test_a_result_that_cannot_be_written_is_not_lost(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
 
-    def get_in_the_way() -> None:
-        while not (out / "metrics.jsonl").exists():
-            time.sleep(0.01)
-        (out / "summary.json").mkdir()
+    def get_in_the_way(row: Mapping[str, Any]) -> None:
+        (out / "summary.json").mkdir(exist_ok=True)
 
-    Thread(target=get_in_the_way, daemon=True).start()
     with pytest.raises(TrainingError, match=r"cannot write to .*go on with --resume"):
-        train(tiny(), out, quiet=True)
+        train(tiny(), out, quiet=True, on_epoch=get_in_the_way)
     assert RunFolder(out).status()["state"] == "failed"
     assert not list(out.glob(".summary.json*"))
     (out / "summary.json").rmdir()

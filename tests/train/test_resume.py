@@ -1,13 +1,11 @@
 """Kills at any moment, preemption, damage: a run goes on as if nothing had happened."""
 
-import os
 import random
 import signal
 import subprocess
 import sys
-import threading
 import time
-from multiprocessing.process import BaseProcess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,8 @@ from saccade.runs import RunFolder
 from saccade.train import train
 from saccade.train.stops import Interrupted
 from tests.train.conftest import Launch
-from tests.train.tiny_runs import final_state, tiny
+from tests.train.moments import dying_after, dying_at_sync, signal_at
+from tests.train.tiny_runs import final_state, tiny, train_and_exit
 
 
 def newest_step(out: Path) -> int:
@@ -26,13 +25,10 @@ def newest_step(out: Path) -> int:
     return checkpoints[-1].step if checkpoints else -1
 
 
-def wait_for_progress(out: Path, process: BaseProcess | subprocess.Popen, step: int) -> None:
+def wait_for_progress(out: Path, process: subprocess.Popen[bytes], step: int) -> None:
     """Until a checkpoint after `step` is there or the process has ended."""
     deadline = time.monotonic() + 60
-    while newest_step(out) <= step and time.monotonic() < deadline:
-        ended = process.poll() if isinstance(process, subprocess.Popen) else process.exitcode
-        if ended is not None:
-            return
+    while newest_step(out) <= step and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.001)
 
 
@@ -57,20 +53,15 @@ def without_times(out: Path) -> list[dict[str, object]]:
 
 
 def test_killed_runs_end_bit_equal(finished: Path, launch: Launch, tmp_path: Path) -> None:
-    out, moments = tmp_path / "run", random.Random(0)
-    kills = while_saving = 0
-    for turn in range(8):
-        (process,) = launch(tiny(), out)
-        wait_for_progress(out, process, newest_step(out))
-        if turn % 2:
-            while_saving += wait_for_saving(out)
-        else:
-            time.sleep(moments.uniform(0, 0.05))
-        process.kill()
+    out = tmp_path / "run"
+    while_saving = 0
+    for turn in range(1, 9):
+        death = partial(dying_at_sync, 12 + turn) if turn % 2 else partial(dying_after, turn)
+        (process,) = launch(tiny(), out, body=partial(death, train_and_exit))
         process.join()
-        kills += process.exitcode == -signal.SIGKILL
+        assert process.exitcode == -signal.SIGKILL
         assert_all_intact(out)
-    assert kills == 8
+        while_saving += any((out / "checkpoints").glob(".writing-*"))
     assert while_saving >= 2
     (process,) = launch(tiny(), out)
     process.join()
@@ -116,17 +107,9 @@ def test_signal_saves_and_resumes_bit_equal(
 ) -> None:
     out = tmp_path / "run"
     config = tiny("run.checkpoint_every_epochs=100", "run.checkpoint_every_steps=null")
-
-    def send() -> None:
-        while len(RunFolder(out).metrics()) < 3:
-            time.sleep(0.001)
-        os.kill(os.getpid(), number)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    with pytest.raises(kind, match="saved; go on with --resume") as caught:
+    told = pytest.raises(kind, match="stopped at step 13 and saved; go on with --resume")
+    with told as caught, signal_at(13, number):
         train(config, out, quiet=True)
-    thread.join()
     assert caught.value.exit_code == code
     assert signal.getsignal(number) is not None
     assert RunFolder(out).status()["state"] == "preempted"
@@ -137,18 +120,10 @@ def test_signal_saves_and_resumes_bit_equal(
 
 
 def stopped_early(out: Path, *overrides: str) -> None:
-    """Leave the run of `tiny` with two checkpoints, as a preemption would."""
-
-    def send() -> None:
-        while len(RunFolder(out).checkpoints()) < 2:
-            time.sleep(0.001)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    with pytest.raises(Preempted):
+    """Leave the run of `tiny` with some checkpoints, as a preemption would."""
+    with pytest.raises(Preempted), signal_at(5, signal.SIGTERM):
         train(tiny(*overrides), out, quiet=True)
-    thread.join()
+    assert len(RunFolder(out).checkpoints()) > 1
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "no manifest", "missing"])
