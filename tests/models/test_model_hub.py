@@ -27,6 +27,7 @@ def test_config_says_what_the_model_is(tmp_path: Path) -> None:
         "model.safetensors",
         "README.md",
     }
+    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
     record = json.loads((tmp_path / "config.json").read_text())
     expected = {
         "architecture": "VisionTransformer",

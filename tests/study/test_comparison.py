@@ -69,6 +69,12 @@ def test_folder_and_table_are_as_agreed(finished: Path) -> None:
     assert taylorshift["flops"] >= softmax["flops"] > 0
 
 
+def test_whoever_may_read_the_results_may_read_all_of_the_folder(finished: Path) -> None:
+    modes = {path.name: path.stat().st_mode for path in finished.rglob("*") if path.is_file()}
+    assert any(finished.glob("initial/*.safetensors"))
+    assert set(modes.values()) == {modes["results.json"]}
+
+
 def test_runs_that_shared_a_device_are_timed_alone_afterwards(copied: Path) -> None:
     folder = ComparisonFolder.open(copied)
     own = collect(folder)

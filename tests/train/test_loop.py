@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,20 @@ def test_run_folder_holds_what_the_design_says(finished: Path) -> None:
     assert len(run.metrics("test")) == 1
     assert [c.step for c in run.checkpoints()] == [40, 42]
     assert find_runs(finished.parent)[0].path == finished
+
+
+def test_every_file_of_a_run_follows_the_umask(tmp_path: Path) -> None:
+    """A group that shares its storage reads the weights of its members, and strangers do not."""
+    before = os.umask(0o027)
+    try:
+        train(tiny("train.epochs=1"), tmp_path / "run", quiet=True)
+    finally:
+        os.umask(before)
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} >= {".safetensors", ".json", ".jsonl", ".npz", ".yaml"}
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in files} == {
+        path.name: "0o640" for path in files
+    }
 
 
 def test_predictions_are_those_behind_the_summary(finished: Path) -> None:

@@ -16,11 +16,12 @@ from typing import Any, ClassVar, Self
 from huggingface_hub import ModelHubMixin, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.models.config import TransformerConfig
+from saccade.models.weight_files import write_tensors
 from saccade.version import __version__
 
 __all__ = ["HubModel", "clean_state_dict", "fetch_folder", "read_config"]
@@ -59,7 +60,7 @@ class HubModel(
     def _save_pretrained(self, save_directory: Path) -> None:
         state = clean_state_dict(self.state_dict())
         tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
-        save_file(tensors, save_directory / WEIGHTS_FILE, metadata={"format": "pt"})
+        write_tensors(tensors, save_directory / WEIGHTS_FILE, metadata={"format": "pt"})
         header = (self.architecture, self.name, __version__)
         record = dict(zip(_HEADER, header, strict=True)) | asdict(self.config)
         text = json.dumps(record, indent=2) + "\n"

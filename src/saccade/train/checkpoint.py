@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from saccade.errors import TrainingError
+from saccade.models.weight_files import write_tensors
 from saccade.runs import RunFolder
 from saccade.train.distributed import Ranks, full, like
 from saccade.train.weights import Weights
@@ -100,7 +100,7 @@ def save(run: RunFolder, state: TrainingState, ranks: Ranks, *, keep: int) -> No
             )
     with run.new_checkpoint(state.position.step) as folder:
         for name, tensors in files.items():
-            _save_file(tensors, folder / f"{name}.safetensors")
+            write_tensors(tensors, folder / f"{name}.safetensors")
         host = {
             "position": asdict(state.position),
             "scaler": state.scaler.state_dict(),
@@ -129,13 +129,6 @@ def restore(folder: Path, state: TrainingState) -> None:
     random.setstate((version, tuple(internal), gauss))
     kind, keys, *rest = host["numpy"]
     np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
-
-
-def _save_file(tensors: Weights, path: Path) -> None:
-    try:
-        save_file(tensors, path)
-    except SafetensorError as error:  # how safetensors tells of a full disk
-        raise OSError(str(error)) from None
 
 
 def _whole(tensors: dict[str, Tensor]) -> Weights:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 import torch
-from safetensors.torch import save_file
 
 from saccade.data import DatasetInfo
+from saccade.models.weight_files import write_tensors
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.plan import Job
 from saccade.train import build_model
@@ -28,7 +28,7 @@ def write_initial_weights(folder: ComparisonFolder, info: DatasetInfo) -> None:
         fold = None if plan.folds is None else 0
         network = build_model(plan.config(Job(plan.baseline, seed, fold)), info)
         aside = path.with_name(f".{path.name}.{os.getpid()}")
-        save_file({name: full(tensor) for name, tensor in network.state_dict().items()}, aside)
+        write_tensors({name: full(t) for name, t in network.state_dict().items()}, aside)
         try:
             path.hardlink_to(aside)
         except FileExistsError:
