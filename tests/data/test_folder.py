@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,6 +119,24 @@ def test_bad_images_are_passed_over_up_to_a_cap(
     capped = load_splits(skipping.model_copy(update={"max_bad_images": 1}))
     with pytest.raises(DataError, match=r"2 bad images, data\.max_bad_images=1"):
         list(loader(capped, workers=workers).epoch(0))
+
+
+@pytest.mark.parametrize("choice", [{"on_bad_image": "fail"}, {"max_bad_images": 0}])
+def test_advice_about_a_bad_image_helps(tmp_path: Path, choice: dict[str, Any]) -> None:
+    """To pass over images takes two settings, either of which can be in the way."""
+    root = with_bad_files(tmp_path, 1)
+    with pytest.raises(DataError, match=r"bad image .*0\.png") as error:
+        load_splits(config(root, **{"on_bad_image": "skip"} | choice))
+    assert "data.on_bad_image='skip', with a data.max_bad_images of 1 or more" in str(error.value)
+    load_splits(config(root, on_bad_image="skip", max_bad_images=1))
+
+
+def test_a_folder_of_nothing_but_bad_images_is_not_told_to_skip_them(tmp_path: Path) -> None:
+    root = good_folder(tmp_path)
+    for path in root.rglob("*.*"):
+        truncate(path)
+    with pytest.raises(DataError, match=r"of \d+ training images tried none can be read$"):
+        load_splits(config(root, on_bad_image="skip"))
 
 
 def test_loading_names_a_bad_image_it_meets(tmp_path: Path) -> None:

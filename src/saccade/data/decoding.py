@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from saccade.data.bad_images import refuse_bad
 from saccade.data.images import BadImageError
 from saccade.data.splits import Box, Split
 from saccade.errors import DataError
@@ -88,7 +89,8 @@ def decode_batches(
         for position, message in messages.items():
             if position not in bad:
                 bad[position] = message
-                _count_bad(bad, reader.source.max_bad_images)
+                refuse_bad(list(bad.values()), reader.source.max_bad_images)
+                _log.warning("passed over %s", message)
         yield Decoded(images.to(device, non_blocking=True), index.to(device, non_blocking=True))
 
 
@@ -107,15 +109,6 @@ def read_some(split: Split, places: Sequence[int]) -> list[Tensor | BadImageErro
         return [attempt(partial(source.read, place)) for place in places]
     fetched = zip(places, stream.fetch(places), strict=True)
     return [attempt(partial(stream.decode, place, content)) for place, content in fetched]
-
-
-def _count_bad(bad: dict[int, str], limit: int) -> None:
-    newest = list(bad.values())[-1]
-    if limit == 0:
-        raise DataError(f"{newest} (data.on_bad_image='skip' would pass it over)")
-    if len(bad) > limit:
-        raise DataError(f"{newest}; {len(bad)} bad images, data.max_bad_images={limit}")
-    _log.warning("passed over %s", newest)
 
 
 _Read = tuple[Tensor, Tensor, dict[int, str]]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from saccade.config import DataConfig
+from saccade.data.bad_images import bad_image_limit
 from saccade.data.images import (
     DEFAULT_IMAGE_SIZE,
     IMAGE_SUFFIXES,
@@ -146,9 +147,8 @@ def _read_split(folder: Path, names: tuple[str, ...], config: DataConfig) -> Spl
             raise DataError(f"class {name!r} is empty: no image in {folder / name}")
         paths += map(str, images)
         labels += [label] * len(images)
-    limit = config.max_bad_images if config.on_bad_image == "skip" else 0
     size = config.image_size or DEFAULT_IMAGE_SIZE
-    source = FolderSource(tuple(paths), size, limit)
+    source = FolderSource(tuple(paths), size, bad_image_limit(config))
     return Split(torch.tensor(labels, dtype=torch.int64), source=source)
 
 

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from saccade.config import DataConfig
+from saccade.data.bad_images import bad_image_limit, refuse_bad
 from saccade.data.images import DEFAULT_IMAGE_SIZE, BadImageError, decode_image
-from saccade.data.residency import keep_if_small, refuse_bad
+from saccade.data.residency import keep_if_small
 from saccade.data.shards import ShardSource, read_shards
 from saccade.data.splits import TEST_FRACTION, TEST_SEED, Split, divide
 from saccade.errors import ConfigError, DataError
@@ -102,11 +103,12 @@ def _shows_labels(split: Split) -> bool:
 def _sharded(urls: Sequence[str], image: str, label: str, config: DataConfig) -> Split:
     """A split whose images stay in their parquet files."""
     shards, labels = read_shards(urls, image, label)
-    limit = config.max_bad_images if config.on_bad_image == "skip" else 0
     size = config.image_size or DEFAULT_IMAGE_SIZE
     rows = torch.arange(len(labels))
     buffer_bytes = int(config.buffer_mib * 2**20)
-    return Split(labels, source=ShardSource(shards, rows, size, limit, buffer_bytes))
+    return Split(
+        labels, source=ShardSource(shards, rows, size, bad_image_limit(config), buffer_bytes)
+    )
 
 
 def _columns(name: str, features: Any) -> tuple[str, str, tuple[str, ...]]:
@@ -137,7 +139,7 @@ def _collect(part: Any, image: str, label: str, limit: int | None, config: DataC
             labels.append(int(row[label]))
         except BadImageError as error:
             faults.append(str(error))
-            refuse_bad(faults, config)
+            refuse_bad(faults, bad_image_limit(config))
         if len(images) * 3 * size * size > config.resident_gib * 2**30:
             raise DataError(
                 f"{config.name}: more than data.resident_gib={config.resident_gib:g} at image_size="

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from saccade.data.bad_images import refuse_bad
 from saccade.data.blocks import block_places
 from saccade.data.decoding import read_some
 from saccade.data.images import BadImageError
@@ -43,8 +44,10 @@ def measure_channels(
         results = [result for group in read for result in group]
     images = [result for result in results if isinstance(result, Tensor)]
     faults = [result for result in results if isinstance(result, BadImageError)]
-    if faults and (train.source.max_bad_images == 0 or not images):
-        raise DataError(f"{faults[0]} (data.on_bad_image='skip' would pass it over)")
+    if train.source.max_bad_images == 0:
+        refuse_bad([str(fault) for fault in faults[:1]], 0)
+    if not images:
+        raise DataError(f"{faults[0]}; of {len(faults)} training images tried none can be read")
     return channel_statistics(torch.stack(images))
 
 

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from saccade.config import DataConfig
+from saccade.data.bad_images import bad_image_limit, refuse_bad
 from saccade.data.blocks import block_places
 from saccade.data.decoding import read_some
 from saccade.data.images import DEFAULT_IMAGE_SIZE
 from saccade.data.shards import ShardSource
 from saccade.data.splits import Split, limited, select, stratified_subset
-from saccade.errors import ConfigError, DataError
+from saccade.errors import ConfigError
 
-__all__ = ["keep_if_small", "refuse_bad"]
+__all__ = ["keep_if_small"]
 
 
 def keep_if_small(train: Split, test: Split, config: DataConfig) -> tuple[Split, Split]:
@@ -40,15 +41,6 @@ def keep_if_small(train: Split, test: Split, config: DataConfig) -> tuple[Split,
         return _read(train, config), _read(test, config)
     _check_buffer((train, test), config)
     return train, test
-
-
-def refuse_bad(faults: list[str], config: DataConfig) -> None:
-    """Stop where images that cannot be read may not be passed over, or are too many."""
-    if faults and config.on_bad_image == "fail":
-        raise DataError(f"{faults[-1]} (data.on_bad_image='skip' would pass it over)")
-    if len(faults) > config.max_bad_images:
-        limit = config.max_bad_images
-        raise DataError(f"{faults[-1]}; {len(faults)} bad images, data.max_bad_images={limit}")
 
 
 def _fits(train: Split, test: Split, config: DataConfig) -> bool:
@@ -90,7 +82,7 @@ def _read(split: Split, config: DataConfig) -> Split:
     with ThreadPoolExecutor(max(1, config.workers)) as pool:
         for found in pool.map(fill, block_places(split.stream.blocks)):
             faults += found
-            refuse_bad(faults, config)
+            refuse_bad(faults, bad_image_limit(config))
     if not faults:
         return Split(split.labels, images)
     return Split(split.labels[is_good], images[is_good])
