@@ -38,10 +38,31 @@ def test_a_set_of_loose_files_is_kept_in_memory(tmp_path: Path) -> None:
     assert len(splits.test) == 4
 
 
-def test_a_set_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "path", ["./nope", "../nope", "/nope/sets", "~/nope", "my/own/set", "./nope@v2"]
+)
+def test_a_path_that_does_not_exist_is_not_asked_of_the_hub(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError) as error:
+        load_splits(DataConfig(name=f"hf:{path}"))
+    assert str(error.value) == f"data.name='hf:{path}': no such folder"
+
+
+@pytest.mark.parametrize("name", ["cifar10", "owner/set", "owner/set@refs/convert/parquet"])
+def test_names_of_the_hub_are_not_taken_for_paths(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError, match="pip install datasets"):
+        load_splits(DataConfig(name=f"hf:{name}"))
+
+
+def test_a_folder_without_data_is_one_line(tmp_path: Path) -> None:
     pytest.importorskip("datasets", reason="the datasets package is not installed")
     with pytest.raises(DataError, match="cannot be loaded") as error:
-        load_splits(DataConfig(name=f"hf:{tmp_path}/missing"))
+        load_splits(DataConfig(name=f"hf:{tmp_path}"))
     assert "\n" not in str(error.value)
 
 

@@ -59,11 +59,13 @@ def load_hub(config: DataConfig) -> tuple[Split, Split, tuple[str, ...]]:
 
 def _open(config: DataConfig) -> tuple[Any, Any]:
     """The set's builder, which knows its files, and its parts by name."""
-    name, revision = config.name.removeprefix(HUB_PREFIX), None
+    name, revision = config.name.removeprefix(HUB_PREFIX), ""
     if not name:
         raise ConfigError("data.name='hf:': wants hf:<name>, such as hf:uoft-cs/cifar10")
-    if not Path(name).exists() and "@" in name:
-        name, revision = name.split("@", 1)
+    if not Path(name).exists():
+        if _is_path(name):
+            raise DataError(f"data.name={config.name!r}: no such folder")
+        name, _, revision = name.partition("@")
     try:
         from datasets import load_dataset_builder
     except ImportError:
@@ -71,7 +73,7 @@ def _open(config: DataConfig) -> tuple[Any, Any]:
             f"data.name={config.name!r} needs the datasets package: pip install datasets"
         ) from None
     try:
-        builder = load_dataset_builder(name, revision=revision)
+        builder = load_dataset_builder(name, revision=revision or None)
         return builder, builder.as_streaming_dataset()
     except ConnectionError as error:
         raise DataError(
@@ -80,6 +82,11 @@ def _open(config: DataConfig) -> tuple[Any, Any]:
         ) from None
     except Exception as error:  # the package raises its own, the hub's and the network's errors
         raise DataError(f"{config.name} cannot be loaded: {_line(error)}") from None
+
+
+def _is_path(name: str) -> bool:
+    """Whether a name can only be meant as a path: the hub's are `name` or `owner/name`."""
+    return name.startswith((".", "/", "~")) or name.partition("@")[0].count("/") > 1
 
 
 def _line(error: Exception) -> str:
