@@ -106,6 +106,51 @@ def wait_for_library(process: subprocess.Popen[bytes], name: bytes) -> None:
         time.sleep(0.01)
 
 
+def see_to_the_end(number: int) -> None:
+    """As a command does that keeps what it has when it is interrupted."""
+    try:
+        os.kill(os.getpid(), number)
+        time.sleep(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def test_a_command_that_sees_to_its_end_keeps_the_code_of_its_signal() -> None:
+    both = [signal.SIGINT, signal.SIGTERM]
+    with pytest.raises(SystemExit) as interrupted, catch_interrupts(both):
+        see_to_the_end(signal.SIGINT)
+    assert interrupted.value.code == 130
+    with pytest.raises(Halted) as terminated, catch_interrupts(both):
+        see_to_the_end(signal.SIGTERM)
+    assert terminated.value.exit_code == 143
+
+
+SIGNALLED_WHILE_READING_RUNS = """
+import signal
+from saccade.cli import main
+from saccade.report import write
+write.collect = lambda _: signal.raise_signal({number})
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "line"),
+    [
+        (signal.SIGTERM, 143, b"saccade: stopped by SIGTERM\n"),
+        (signal.SIGINT, 130, b"saccade: interrupted\n"),
+    ],
+)
+def test_signal_to_a_command_that_cannot_be_resumed(
+    tmp_path: Path, number: int, code: int, line: bytes
+) -> None:
+    """Not even if it is told of a folder that is called like a command that can."""
+    program = SIGNALLED_WHILE_READING_RUNS.format(number=int(number))
+    command = [sys.executable, "-c", program, "report", "train"]
+    done = subprocess.run(command, stderr=subprocess.PIPE, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (code, line)
+
+
 SIGNALLED_WHILE_LOADING_DATA = """
 import signal
 from saccade.cli import main

@@ -1,7 +1,8 @@
 """The `saccade` command: a table of sub-commands that are imported when they are asked for.
 
 Results go to stdout, logs and progress to stderr. A user's mistake becomes one line and an exit
-code: 2 usage or configuration, 3 data, 4 training failed, 75 preempted and resumable, 130 Ctrl-C.
+code: 2 usage or configuration, 3 data, 4 training failed, 75 preempted and resumable, 130 Ctrl-C,
+143 SIGTERM to a command that cannot be resumed.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ MODULES = {"list": "list_names"}
 """Sub-commands whose module is called otherwise."""
 
 RESUMABLE = {"train", "compare", "tune"}
-"""Sub-commands that SIGTERM ends with the code for "start me again"; the others just end."""
+"""Sub-commands with a --resume: SIGTERM ends them with the code for "start me again"."""
 
 
 class _LazyGroup(TyperGroup):
@@ -69,12 +70,17 @@ class _LazyGroup(TyperGroup):
         return command
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        with halting():
+        with halting(resumable=_command() in RESUMABLE):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        with halting():
+        with halting(resumable=_command() in RESUMABLE):
             return super().invoke(ctx)
+
+
+def _command() -> str:
+    """The sub-command that the command line names; empty where it names none."""
+    return next((word for word in sys.argv[1:] if not word.startswith("-")), "")
 
 
 def _is_asked_for(name: str) -> bool:
@@ -122,13 +128,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     sys.argv = [sys.argv[0], *(word for word in words if word != "--debug")]
-    if not {"bench", "analyze"} & set(words):
+    if _command() not in {"bench", "analyze"}:
         # CPU threads that spin while they wait for each other make training twenty times slower as
         # soon as another process wants a core. Read when torch is loaded; timings leave it alone.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    signals = [signal.SIGINT, *([signal.SIGTERM] if RESUMABLE & set(words) else [])]
     try:
-        with catch_interrupts(signals):
+        with catch_interrupts([signal.SIGINT, signal.SIGTERM], resumable=_command() in RESUMABLE):
             app(args=sys.argv[1:], prog_name="saccade")
     except SaccadeError as error:
         _complain(error, f"{error}", debug=debug)

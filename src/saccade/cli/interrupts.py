@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from saccade.errors import SaccadeError
+from saccade.errors import Preempted, SaccadeError
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
@@ -28,19 +28,28 @@ AGAIN_S = 0.02
 
 
 class Halted(SaccadeError):  # noqa: N818 - it names an event, not a fault
-    """A command that a signal ended, where the command itself did not see to it."""
+    """A command that a signal ended, where the command itself did not see to it.
 
-    def __init__(self, number: int = signal.SIGINT) -> None:
-        if number == signal.SIGTERM:
-            super().__init__("stopped by SIGTERM; go on with --resume")
-            self.exit_code = 75
-        else:
+    Args:
+        number: The signal.
+        resumable: Whether the command has a --resume to go on with.
+    """
+
+    def __init__(self, number: int = signal.SIGINT, *, resumable: bool = False) -> None:
+        self.exit_code = 128 + number
+        if number != signal.SIGTERM:
             super().__init__("interrupted")
-            self.exit_code = 130
+        elif not resumable:
+            super().__init__("stopped by SIGTERM")
+        else:
+            super().__init__("stopped by SIGTERM; go on with --resume")
+            self.exit_code = Preempted.exit_code
 
 
 @contextmanager
-def catch_interrupts(numbers: Sequence[signal.Signals]) -> Iterator[None]:
+def catch_interrupts(
+    numbers: Sequence[signal.Signals], *, resumable: bool = False
+) -> Iterator[None]:
     """Have these signals end a block as `Halted`, in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -49,7 +58,7 @@ def catch_interrupts(numbers: Sequence[signal.Signals]) -> Iterator[None]:
     before = {number: signal.signal(number, interrupts) for number in numbers}
     sys.unraisablehook = interrupts.raise_again
     try:
-        with interrupts.told():
+        with interrupts.told(resumable=resumable):
             yield
     finally:
         sys.unraisablehook = interrupts.report_dropped
@@ -58,12 +67,12 @@ def catch_interrupts(numbers: Sequence[signal.Signals]) -> Iterator[None]:
 
 
 @contextmanager
-def halting() -> Iterator[None]:
+def halting(*, resumable: bool) -> Iterator[None]:
     """Turn KeyboardInterrupt into `Halted` before typer sees it, which would end without a word."""
     try:
         yield
     except KeyboardInterrupt as end:
-        raise Halted(*end.args) from None
+        raise Halted(*end.args, resumable=resumable) from None
 
 
 class _Interrupts:
@@ -93,15 +102,19 @@ class _Interrupts:
         again.start()
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """Take success, and any error but our own, for an interrupt if there was one."""
+    def told(self, *, resumable: bool) -> Iterator[None]:
+        """Take success, and any error but our own, for an interrupt if there was one.
+
+        A command that saw to its end exits with the code of Ctrl-C: that of SIGTERM is another.
+        """
         try:
             yield
         except SaccadeError:
             raise
         except (Exception, SystemExit) as end:
-            if self.signal and not getattr(end, "code", 0):
-                raise Halted(self.signal) from None
+            seen_to = getattr(end, "code", 0) and self.signal == signal.SIGINT
+            if self.signal and not seen_to:
+                raise Halted(self.signal, resumable=resumable) from None
             raise
 
 
