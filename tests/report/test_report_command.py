@@ -75,7 +75,7 @@ def test_what_is_left_out_is_told_and_the_page_is_made(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["report"], "Missing argument 'DIR'"),
+        (["report"], "DIR is needed"),
         (["report", "absent"], "no such folder: 'absent'"),
         (["report", "empty"], "'empty' holds no run folder"),
         (["report", "half"], "'half' holds no finished run: half: half-written"),

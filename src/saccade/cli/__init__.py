@@ -11,7 +11,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from saccade.cli.interrupts import catch_interrupts, halting
+from saccade.cli.mistakes import told_in_a_line
 from saccade.errors import SaccadeError, near_matches
 from saccade.version import __version__
 
@@ -70,12 +72,21 @@ class _LazyGroup(TyperGroup):
         return command
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        with halting(resumable=_command() in RESUMABLE):
+        with self._told():
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        with halting(resumable=_command() in RESUMABLE):
+        with self._told():
             return super().invoke(ctx)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Have what typer would tell in its own way told as an error of saccade."""
+        with (
+            halting(resumable=_command() in RESUMABLE),
+            told_in_a_line(self, sys.argv[1:]),
+        ):
+            yield
 
 
 def _command() -> str:
