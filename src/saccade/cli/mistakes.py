@@ -49,7 +49,7 @@ def _find_command(group: TyperGroup, words: Sequence[str]) -> tuple[str, Any]:
 
 
 def _complaint(error: Any, command: Any) -> str:
-    """What is wrong; errors are known by what they carry, since their classes are not public."""
+    """What is wrong; errors are known by name, since none of their classes is public."""
     param = getattr(error, "param", None)
     option = getattr(error, "option_name", None)
     near = getattr(error, "possibilities", None)
