@@ -10,7 +10,9 @@ from PIL import Image
 from saccade.cli import COMMANDS
 from saccade.cli.list_names import KINDS
 from saccade.config import list_recipes, load_config
+from saccade.runs import RunFolder
 from tests.cli.conftest import Saccade, fresh
+from tests.train.test_resume import stopped_early
 from tests.train.tiny_runs import tiny
 
 
@@ -238,9 +240,47 @@ def test_newer_run_folder_is_refused(saccade: Saccade, tmp_path: Path) -> None:
         assert "newer saccade" in err
 
 
-def test_evaluate(saccade: Saccade, run: Path) -> None:
-    code, out, _ = saccade("evaluate", run, "--json", "--device", "cpu")
+def test_results_of_an_unfinished_run_come_with_a_note(saccade: Saccade, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    stopped_early(out)
+    Image.new("L", (8, 8), 90).save(tmp_path / "grey.png")
+    status, newest = RunFolder(out).status(), RunFolder(out).checkpoints()[-1]
+    note = (
+        f"saccade: '{out}' is not finished (preempted; {status['epoch']} of 6 epochs done): "
+        f"its checkpoint of step {newest.step} is used\n"
+    )
+    figures = tmp_path / "figures"
+    for words in (
+        ["evaluate", out],
+        ["predict", out, tmp_path / "grey.png"],
+        ["explain", out, "test:0", "--out", figures],
+    ):
+        code, printed, told = saccade(*words, "--json")
+        assert (code, told) == (0, note)
+        assert json.loads(printed)
+    _, _, told = saccade("explain", out, "test:0", "--compare", out, "--out", figures)
+    assert told == 2 * note
+
+
+def test_a_killed_run_is_noted_with_the_checkpoint_that_is_whole(
+    saccade: Saccade, run: Path, tmp_path: Path
+) -> None:
+    """A run that is killed is told of as the last write had it, and damage is passed over."""
+    out = Path(shutil.copytree(run, tmp_path / "run"))
+    (out / "summary.json").unlink()
+    folder = RunFolder(out)
+    folder.write("status.json", folder.status() | {"state": "running", "epoch": 1})
+    before, last = folder.checkpoints()[-2:]
+    (last.path / "manifest.json").unlink()
+    code, _, told = saccade("evaluate", out)
     assert code == 0
+    assert "is not finished (running, or killed; 1 of 2 epochs done)" in told
+    assert f"its checkpoint of step {before.step} is used" in told
+
+
+def test_evaluate(saccade: Saccade, run: Path) -> None:
+    code, out, told = saccade("evaluate", run, "--json", "--device", "cpu")
+    assert (code, told) == (0, "")
     result = json.loads(out)
     summary = json.loads((run / "summary.json").read_text())
     assert result["accuracy"] == summary["test_accuracy"]

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from saccade.cli.opened_run import open_run
+
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 WIDEST_CONFUSION = 20
@@ -25,9 +27,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure a run's model: top-1 and top-5, per class, confusion, calibration, throughput."""
-    from saccade.runs import RunFolder
-
-    folder = RunFolder.open(run)
+    folder = open_run(run)
     from saccade.train.inspection import evaluate_run
 
     result = evaluate_run(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saccade.cli.images import exit_if_any, find_each
+from saccade.cli.opened_run import open_run
 from saccade.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -70,10 +71,8 @@ def explain(
     the exit code is 3.
     Ctrl-C keeps the figures that are written.
     """
-    from saccade.runs import RunFolder
-
     _check_task(images, out, compare, data=data, foreground=foreground)
-    runs = [RunFolder.open(path) for path in (run, compare) if path is not None]
+    runs = [open_run(path) for path in (run, compare) if path is not None]
     options = {"weights": weights, "device": device}
     with _interruptible():
         if foreground:

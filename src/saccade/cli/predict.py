@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from saccade.cli.images import exit_if_any, find_each
+from saccade.cli.opened_run import open_run
 from saccade.errors import DataError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -32,9 +33,7 @@ def predict(
     An image that is missing or cannot be read is named on stderr at the end, the others are
     classified, the exit code is 3.
     """
-    from saccade.runs import RunFolder
-
-    folder = RunFolder.open(run)
+    folder = open_run(run)
     from saccade.train.inspection import Predictor
     from saccade.train.pictures import find_pictures, open_picture
 

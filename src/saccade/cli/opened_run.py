@@ -1,0 +1,37 @@
+"""The run that a command is to use, with a word about it where it is not finished."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from saccade.runs import RunFolder
+
+__all__ = ["open_run"]
+
+
+def open_run(path: Path) -> RunFolder:
+    """Open a run folder; say on stderr which weights those of an unfinished run are."""
+    from saccade.runs import RunFolder
+
+    run = RunFolder.open(path)
+    if not run.summary():
+        _say_unfinished(run)
+    return run
+
+
+def _say_unfinished(run: RunFolder) -> None:
+    status, epochs = run.status(), run.config().train.epochs
+    newest, _ = run.newest_intact()
+    if newest is None:
+        return  # there are no weights, and whoever wants them says so
+    state, done = status.get("state", "without a status.json"), status.get("epoch", 0)
+    state = "running, or killed" if state == "running" else state
+    typer.echo(
+        f"saccade: {str(run.path)!r} is not finished ({state}; {done} of {epochs} epochs done): "
+        f"its checkpoint of step {newest.step} is used",
+        err=True,
+    )
