@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -10,21 +14,92 @@ from saccade.config import Config
 from saccade.errors import ConfigError
 from saccade.train.trackers import check_trackers
 
-__all__ = ["set_up_machine"]
+__all__ = ["check_machine", "set_up_machine"]
+
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+BACKENDS: tuple[Any, ...] = (
+    torch.backends.cuda.matmul,
+    torch.backends.mkldnn.matmul,  # type: ignore[attr-defined]
+)
 
 
-def set_up_machine(config: Config) -> None:
-    """Choose determinism and the precision of products, for the whole process.
+def check_machine(config: Config) -> None:
+    """Refuse what cannot be done here.
 
     Raises:
         ConfigError: The precision needs another device, or a tracker is not installed.
     """
-    use_cuda = config.train.device != "cpu" and torch.cuda.is_available()
-    if config.train.precision == "fp16" and not use_cuda:
+    if config.train.precision == "fp16" and not _uses_cuda(config):
         raise ConfigError("train.precision='fp16' needs a GPU; use bf16 or fp32 on CPU")
     check_trackers(config.run.trackers)
-    if config.train.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(config.train.deterministic)
-    torch.backends.cudnn.benchmark = not config.train.deterministic
-    torch.set_float32_matmul_precision("high" if use_cuda else "highest")
+
+
+@contextmanager
+def set_up_machine(config: Config) -> Iterator[None]:
+    """Choose determinism and the precision of products, for the whole process while a block lasts.
+
+    Afterwards torch is as it was before. Two things cannot be taken back: what cuBLAS has made of
+    `CUBLAS_WORKSPACE_CONFIG` by then; and, for callers who set the precision of one backend alone,
+    what `torch.get_float32_matmul_precision` says, which torch does not tell in that case.
+
+    Raises:
+        ConfigError: As `check_machine` does.
+    """
+    check_machine(config)
+    deterministic = config.train.deterministic
+    before = _Flags.read()
+    try:
+        if deterministic:
+            os.environ.setdefault(WORKSPACE, ":4096:8")
+        torch.use_deterministic_algorithms(deterministic)
+        torch.backends.cudnn.benchmark = not deterministic
+        torch.set_float32_matmul_precision("high" if _uses_cuda(config) else "highest")
+        yield
+    finally:
+        before.write()
+
+
+def _uses_cuda(config: Config) -> bool:
+    return config.train.device != "cpu" and torch.cuda.is_available()
+
+
+@dataclass(frozen=True)
+class _Flags:
+    """What `set_up_machine` changes.
+
+    Attributes:
+        precision: Of products on all backends; None where torch refuses to tell.
+        precisions: Of products on each of `BACKENDS`.
+    """
+
+    deterministic: bool
+    warn_only: bool
+    benchmark: bool
+    precision: str | None
+    precisions: tuple[str, ...]
+    workspace: str | None
+
+    @classmethod
+    def read(cls) -> _Flags:
+        try:
+            precision = torch.get_float32_matmul_precision()
+        except RuntimeError:  # the backends differ
+            precision = None
+        return cls(
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+            warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
+            benchmark=torch.backends.cudnn.benchmark,
+            precision=precision,
+            precisions=tuple(backend.fp32_precision for backend in BACKENDS),
+            workspace=os.environ.get(WORKSPACE),
+        )
+
+    def write(self) -> None:
+        torch.use_deterministic_algorithms(self.deterministic, warn_only=self.warn_only)
+        torch.backends.cudnn.benchmark = self.benchmark
+        if self.precision is not None:
+            torch.set_float32_matmul_precision(self.precision)
+        for backend, precision in zip(BACKENDS, self.precisions, strict=True):
+            backend.fp32_precision = precision
+        if self.workspace is None:
+            os.environ.pop(WORKSPACE, None)

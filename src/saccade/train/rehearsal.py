@@ -18,7 +18,11 @@ __all__ = ["rehearse"]
 
 def rehearse(config: Config) -> dict[str, Any]:
     """Load the data, build the model and take one step; say what the run would be."""
-    set_up_machine(config)
+    with set_up_machine(config):
+        return _rehearse(config)
+
+
+def _rehearse(config: Config) -> dict[str, Any]:
     ranks = connect(config.train.device)
     splits = load_splits(config.data)
     torch.manual_seed(config.run.seed)

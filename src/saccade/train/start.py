@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -70,6 +70,8 @@ def train(
 ) -> dict[str, Any]:
     """Train one model and leave a run folder.
 
+    What is set in torch for the run (`set_up_machine`) is set back at its end, and after an error.
+
     Args:
         config: What to do.
         out: The run folder; it must not hold a run unless `resume` is set.
@@ -90,9 +92,7 @@ def train(
         Preempted: A signal asked to stop; the run is saved and can be resumed.
         Stopped: `on_epoch` asked to stop.
     """
-    set_up_machine(config)
-    ranks = connect(config.train.device)
-    try:
+    with set_up_machine(config), closing(connect(config.train.device)) as ranks:
         run = RunFolder(out)
         weights = InitialWeights.read(initial) if initial is not None else None
         start = _agree(ranks, run, lambda: _look(run, config, weights, resume=resume))
@@ -116,8 +116,6 @@ def train(
             _agree(ranks, run, lambda: _prepare(start, config))
             with run.locked() if ranks.is_main else nullcontext():
                 return _train(trainer, start)
-    finally:
-        ranks.close()
 
 
 def _train(trainer: Trainer, start: Start) -> dict[str, Any]:

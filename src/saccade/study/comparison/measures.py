@@ -81,7 +81,11 @@ def measure_run(run: RunFolder, *, speed: bool = False) -> dict[str, Any]:
         speed: Whether to measure the speed of training as well.
     """
     config = run.config()
-    set_up_machine(config)
+    with set_up_machine(config):
+        return _measure_run(run, config, speed=speed)
+
+
+def _measure_run(run: RunFolder, config: Config, *, speed: bool) -> dict[str, Any]:
     ranks = connect(config.train.device)
     splits = load_splits(config.data)
     loader = _test_loader(splits, config.train.eval_batch_size, ranks.device)

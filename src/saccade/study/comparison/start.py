@@ -19,7 +19,7 @@ from saccade.study.comparison.results import collect
 from saccade.study.comparison.work import work
 from saccade.study.workers import raise_worker_error, run_workers
 from saccade.train.distributed import connect
-from saccade.train.machine import set_up_machine
+from saccade.train.machine import check_machine
 from saccade.train.stops import stop_signals
 
 __all__ = ["compare"]
@@ -82,7 +82,7 @@ def _check_here(plan: Plan, jobs: int) -> DatasetInfo:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("a comparison starts its own processes: use --jobs, not torchrun")
     first = plan.config(plan.jobs()[0])
-    set_up_machine(first)
+    check_machine(first)
     connect(first.train.device)
     info = load_splits(first.data).info
     check_models(plan, info)
