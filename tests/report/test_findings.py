@@ -133,6 +133,62 @@ def test_other_images_cannot_be_paired(tmp_path: Path) -> None:
     assert "kept no predictions of the same images" in headline(found, "digits")
 
 
+def test_nothing_is_ranked_across_data_sets(tmp_path: Path) -> None:
+    """Not even where the targets happen to be the same, as those of sorted folders can be."""
+    make_study(tmp_path, {"softmax": 0.5, "taylor": 0.95}, seeds=2)
+    for seed in range(2):
+        place = tmp_path / "shapes" / f"seed-{seed}"
+        costs = {"parameters": 10, "peak_memory_mib": 1.0 + seed}
+        words = ["data.name=shapes"]
+        make_run(place, "taylor", seed, accuracy=0.7, summary=costs, overrides=words)
+    found = found_in(tmp_path)
+    assert found.datasets == ["digits", "shapes"]
+    assert [row.label for row in found.rows] == [
+        *("softmax (digits)", "taylor (digits)", "taylor (shapes)"),
+    ]
+    assert found.against_baseline == found.others == []
+    assert [row.best for row in found.rows] == [frozenset()] * 3
+    report = write_report(tmp_path, tmp_path / "report")
+    assert report.headline.startswith(
+        "The runs are on two data sets, digits and shapes. Accuracies on different data do not "
+        "compare: nothing is ranked and no difference is claimed here."
+    )
+    drawn = {file.stem for file in (report.out / "figures").glob("*.svg")}
+    assert "accuracy_over_epochs" in drawn
+    assert not {"differences", "accuracy_memory", "accuracy_throughput", "class_accuracy"} & drawn
+    page = (report.out / "report.md").read_text()
+    assert "What can be claimed" not in page
+    assert "different data, so classes are not compared" in page
+    assert "judged" not in page
+
+
+def test_set_ups_on_one_data_set_stay_together(tmp_path: Path) -> None:
+    for name, lr, accuracy in (
+        *(("digits", 0.1, 0.5), ("shapes", 0.1, 0.6)),
+        *(("digits", 0.2, 0.7), ("shapes", 0.2, 0.8)),
+    ):
+        words = [f"data.name={name}", f"optim.lr={lr}"]
+        make_run(tmp_path / f"{name}-{lr}", "taylor", accuracy=accuracy, overrides=words)
+    assert [row.label for row in found_in(tmp_path).rows] == [
+        *("digits lr=0.2", "digits lr=0.1", "shapes lr=0.2", "shapes lr=0.1"),
+    ]
+
+
+def test_folders_of_other_classes_are_other_data(tmp_path: Path) -> None:
+    """Where a folder lies does not matter, and what is in it does."""
+    pets, cars = ("cat", "dog", "eel", "owl"), ("audi", "fiat", "lada", "opel")
+    for number, (root, classes) in enumerate(
+        [("/a/pets", pets), ("/b/pets-copy", pets), ("/a/cars", cars), ("/b/cars", cars[::-1])]
+    ):
+        words = ["data.name=folder", f"data.root={root}"]
+        make_run(tmp_path / str(number), seed=number, classes=classes, overrides=words)
+    found = found_in(tmp_path)
+    assert found.datasets == ["folder cars", "folder cars #2", "folder pets"]
+    assert [(row.label, row.runs) for row in found.rows] == [
+        *(("folder cars", 1), ("folder cars #2", 1), ("folder pets", 2)),
+    ]
+
+
 def test_folds_of_a_seed_are_one_test_set(tmp_path: Path) -> None:
     for attention, accuracy in (("softmax", 0.9), ("taylor", 0.5)):
         for fold in range(2):

@@ -55,6 +55,7 @@ def test_json_names_every_file(saccade: Saccade, tmp_path: Path) -> None:  # noq
     assert sorted(told["files"]) == sorted(str(p) for p in out.rglob("*") if p.is_file())
     assert told["page"] == str(out / "report.md")
     assert told["rows"][0]["attention"] == "softmax"
+    assert told["datasets"] == ["digits"]
 
 
 def test_what_is_left_out_is_told_and_the_page_is_made(

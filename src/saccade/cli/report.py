@@ -47,6 +47,7 @@ def _page(done: Report) -> Path:
 def _as_json(done: Report) -> dict[str, Any]:
     return {
         "headline": done.headline,
+        "datasets": done.findings.datasets,
         "out": str(done.out),
         "page": str(_page(done)),
         "files": [str(file) for file in done.files],

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,14 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run."""
+    """A finished run.
+
+    Attributes:
+        dataset: What its data are called; the same for runs whose accuracies compare.
+    """
 
     name: str
+    dataset: str
     config: Config
     summary: Mapping[str, Any]
     epochs: list[Mapping[str, Any]]
@@ -127,7 +133,7 @@ def collect(folder: Path) -> Evidence:
         raise ConfigError(
             f"{str(folder)!r} holds no finished run: {first.what}: {first.reason}{more}"
         )
-    runs = _comparable(runs, left_out)
+    runs = _with_data_apart(_comparable(runs, left_out))
     left_out += _not_started(folder, study)
     left_out += _left_out_by_study(results, {run.name for run in runs}, left_out)
     return Evidence(runs, sorted(left_out, key=lambda gap: gap.what), study, results)
@@ -141,6 +147,26 @@ def _comparable(runs: list[Run], left_out: list[LeftOut]) -> list[Run]:
     untested = [run.name for run in runs if run.measured("test_accuracy") is None]
     left_out += [LeftOut(name, "has no test accuracy, unlike the others") for name in untested]
     return tested
+
+
+def _with_data_apart(runs: list[Run]) -> list[Run]:
+    """The runs, those on data of one name and different classes told apart.
+
+    Data of one name with the same classes are one set, wherever they lie. Others, such as two
+    folders of images, are called by the folder that they were read from as well.
+    """
+    firsts = {(run.dataset, run.class_names): run for run in reversed(runs) if run.class_names}
+    sharing = Counter(name for name, _ in firsts)
+    names: dict[tuple[str, tuple[str, ...]], str] = {}
+    for key, run in sorted(firsts.items(), key=lambda item: item[0]):
+        root = run.config.data.root
+        also = f" {plain(root.name, 40)}" if root is not None and sharing[run.dataset] > 1 else ""
+        name = f"{run.dataset}{also}"
+        taken = sum(own == name or own.startswith(f"{name} #") for own in names.values())
+        names[key] = f"{name} #{taken + 1}" if taken else name
+    return [
+        replace(run, dataset=names.get((run.dataset, run.class_names), run.dataset)) for run in runs
+    ]
 
 
 def _name(path: Path, folder: Path) -> str:
@@ -188,6 +214,7 @@ def _read_run(folder: RunFolder, name: str) -> Run:
     names = tuple(plain(name, 40) for name in dataset.get("class_names", ()))
     return Run(
         name=name,
+        dataset=plain(config.data.name),
         config=config,
         summary=summary,
         epochs=[row for row in folder.metrics("epoch") if _is_epoch(row, config)],

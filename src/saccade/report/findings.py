@@ -58,6 +58,7 @@ class Findings:
     """All that the sections tell.
 
     Attributes:
+        datasets: The data sets that the runs were made on. Nothing is compared across several.
         measure: What accuracy was measured on, in words.
         notes: What the comparison itself wants its readers to know.
         fair_speed: Whether speeds can be compared: no run was slowed down by another that trained
@@ -70,6 +71,7 @@ class Findings:
     groups: list[Group]
     rows: list[Row]
     baseline: str
+    datasets: list[str]
     measure: str
     images: int
     latency_batch: int | None
@@ -79,6 +81,11 @@ class Findings:
     fair_times: bool
     differing: list[str]
     others: list[Claim]
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether all accuracies are on the same data."""
+        return len(self.datasets) == 1
 
     @property
     def has_intervals(self) -> bool:
@@ -92,29 +99,34 @@ class Findings:
 
 
 def find(evidence: Evidence) -> Findings:
-    """Group the runs, measure each group and compare the groups."""
+    """Group the runs, measure each group and compare the groups, if all are on the same data."""
     order = evidence.study.get("attentions")
     known = [plain(name) for name in order] if isinstance(order, list) else []
     groups, differing = group_runs(evidence.runs, known)
     answers = {group.label: answers_of(group) for group in groups}
     baseline = _baseline(evidence, list(answers))
-    others = [label for label in answers if label != baseline]
+    datasets = sorted({run.dataset for run in evidence.runs})
+    alike = len(datasets) == 1
+    others = [label for label in answers if label != baseline] if alike else []
     claims = compare([(label, baseline) for label in others], answers)
     pairs = list(combinations(others, 2)) if len(groups) <= MOST_PAIRED else []
     more_claims = compare(pairs, answers)
-    noted = _noted_rows(evidence.results)
+    noted = _noted_rows(evidence.results) if alike else {}
     speed = evidence.results.get("speed")
     fair_speed = speed != "shared"
     rows = _with_noted_memory(_rows(groups, answers, claims, noted), noted)
     if speed == "alone":
         rows = _with_noted_speed(rows, noted)
+    if alike:
+        rows = _mark_best(rows, groups, [*claims, *more_claims], fair_speed)
     counts = (len(own.target) for seeds in answers.values() for own in seeds.values())
     return Findings(
         groups=_in_order(rows, groups),
-        rows=_mark_best(rows, groups, [*claims, *more_claims], fair_speed),
+        rows=rows,
         baseline=baseline,
+        datasets=datasets,
         measure=_measure(evidence),
-        images=max(counts, default=0),
+        images=max(counts, default=0) if alike else 0,
         latency_batch=_noted_count(noted, "latency_batch"),
         latency_eval_batch=_noted_count(noted, "latency_eval_batch"),
         notes=_notes(evidence.results),
@@ -136,14 +148,18 @@ def _rows(
     claims: Sequence[Claim],
     noted: Mapping[str, Mapping[str, Any]],
 ) -> list[Row]:
-    """A row for each group, in their order; set-ups of one attention go by their accuracy."""
+    """A row for each group, in their order; set-ups of one attention go by their accuracy.
+
+    Those on different data stay apart.
+    """
     by_label = {claim.first: claim for claim in claims}
     rows = [
         _row(group, answers[group.label], by_label.get(group.label), noted.get(group.label, {}))
         for group in groups
     ]
     if len({group.attention for group in groups}) == 1:
-        rows.sort(key=lambda row: (-row.accuracy, row.label))
+        datasets = {group.label: group.dataset for group in groups}
+        rows.sort(key=lambda row: (datasets[row.label], -row.accuracy, row.label))
     return rows
 
 

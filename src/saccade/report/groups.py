@@ -34,6 +34,11 @@ class Group:
     attention: str
     runs: tuple[Run, ...]
 
+    @property
+    def dataset(self) -> str:
+        """The data set that its runs were made on."""
+        return self.runs[0].dataset
+
     def measured(self, key: str) -> list[float]:
         """A number of every run's summary, those without it left out."""
         return [value for run in self.runs if (value := run.measured(key)) is not None]
@@ -58,13 +63,14 @@ def group_runs(runs: Sequence[Run], order: Sequence[str]) -> tuple[list[Group], 
         for label, own in zip(labels, found.values(), strict=True)
     ]
     ranks = {name: i for i, name in enumerate(dict.fromkeys([*order, *ATTENTION_COLOURS]))}
-    groups.sort(key=lambda group: (ranks.get(group.attention, len(ranks)), group.label))
+    groups.sort(key=lambda own: (own.dataset, ranks.get(own.attention, len(ranks)), own.label))
     return groups, in_order(varying(each))
 
 
 def settings_of(run: Run) -> dict[str, Any]:
     """Every key that is set and makes a run another than its repetitions."""
     values = dict(_flat(run.config.model_dump(mode="json")))
+    values["data.name"] = run.dataset
     values["model.name"] = run.summary.get("model", values.get("model.name"))
     return {
         key: value

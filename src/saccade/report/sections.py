@@ -65,7 +65,7 @@ def compose(evidence: Evidence, found: Findings) -> Page:
     labels = [group.label for group in (*drawn, *found.groups)]
     story = Story(evidence, found, drawn, series_of(dict.fromkeys(labels)))
     runs = evidence.runs
-    dataset = listed(sorted({plain(run.summary.get("dataset", "?")) for run in runs}))
+    dataset = listed(found.datasets)
     sections = [
         Section("summary", "Summary", [summary_table(found), *found.notes]),
         Section("claims", "What can be claimed", list(_claims(story))),
@@ -125,9 +125,14 @@ def _duration(seconds: float) -> str:
 
 
 def _drawn(found: Findings) -> list[Group]:
-    """The groups that figures show: all, or the most accurate where there are too many."""
-    best = sorted(found.rows, key=lambda row: -row.accuracy)[:MOST_DRAWN]
-    kept = {row.label for row in best}
+    """The groups that figures show: all, or the most accurate where there are too many.
+
+    On different data none is more accurate than another, and the first ones are shown.
+    """
+    ranked = (
+        sorted(found.rows, key=lambda row: -row.accuracy) if found.is_comparable else found.rows
+    )
+    kept = {row.label for row in ranked[:MOST_DRAWN]}
     return [group for group in found.groups if group.label in kept]
 
 
@@ -173,6 +178,8 @@ def _claims(story: Story) -> Iterator[Block]:
 
 
 def _cost(story: Story) -> Iterator[Block]:
+    if not story.found.is_comparable:
+        return
     shown = {group.label for group in story.drawn}
     rows = [row for row in story.found.rows if row.label in shown]
     bars = ", with 95 % intervals" if story.found.has_intervals else ""
@@ -199,7 +206,8 @@ def _cost(story: Story) -> Iterator[Block]:
 def _choice(story: Story) -> Iterator[Block]:
     """Say so where not all groups are drawn."""
     if len(story.drawn) < len(story.found.groups):
-        yield f"Drawn are the {len(story.drawn)} most accurate of {len(story.found.groups)}."
+        which = "most accurate" if story.found.is_comparable else "first"
+        yield f"Drawn are the {len(story.drawn)} {which} of {len(story.found.groups)}."
 
 
 def _training(story: Story) -> Iterator[Block]:
@@ -235,8 +243,8 @@ def _training(story: Story) -> Iterator[Block]:
 def _classes(story: Story) -> Iterator[Block]:
     runs = story.evidence.runs
     names = runs[0].class_names
-    if any(run.class_names != names for run in runs):
-        yield "The runs were made on different classes, so classes are not compared."
+    if not story.found.is_comparable or any(run.class_names != names for run in runs):
+        yield "The runs were made on different data, so classes are not compared."
         return
     found = {group.label: class_counts(group, len(names)) for group in story.drawn}
     counts = {label: own for label, own in found.items() if own is not None}

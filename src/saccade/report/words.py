@@ -89,6 +89,8 @@ def sentence(claim: Claim) -> str:
 
 def headline(found: Findings, dataset: str) -> str:
     """What was found, in a few sentences."""
+    if not found.is_comparable:
+        return _of_several_data(found)
     if len(found.rows) == 1:
         return _of_one(found.rows[0], found, dataset)
     parts = [_of_accuracy(found, dataset), *_of_cost(found)]
@@ -111,6 +113,15 @@ def _of_one(row: Row, found: Findings, dataset: str) -> str:
     runs = f", the mean of {count(row.runs, 'run')}" if row.runs > 1 else ""
     value = f"{percent(row.accuracy)} {bounds}".strip()
     return f"{row.label} reaches {value} {found.measure} on {dataset}{images}{runs}."
+
+
+def _of_several_data(found: Findings) -> str:
+    number = spelled(len(found.datasets)).lower()
+    return (
+        f"The runs are on {number} data sets, {listed(found.datasets)}. Accuracies on different "
+        "data do not compare: nothing is ranked and no difference is claimed here. A report on the "
+        "runs of one data set compares them."
+    )
 
 
 def _of_accuracy(found: Findings, dataset: str) -> str:
