@@ -4,7 +4,10 @@ the operators timm asks for.
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["OMP_NUM_THREADS"] = "1"  # children are to end bit-equal with this process
+os.environ.pop("MKL_NUM_THREADS", None)
+os.environ["COLUMNS"] = "80"  # help and tables are wrapped to it
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"  # where tests have their servers
 
 import pytest
 import torch

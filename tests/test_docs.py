@@ -10,6 +10,7 @@ import pytest
 
 from saccade.layers import ATTENTIONS, list_attentions
 from saccade.ops.taylor import memory_threshold, speed_threshold
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "attention.md"
@@ -34,7 +35,12 @@ def run_snippets(found: list[tuple[str, str]], folder: Path) -> subprocess.Compl
     """Run each in a namespace of its own, all in one process, which pays for torch once."""
     command = [sys.executable, "-c", RUN_ALL]
     return subprocess.run(
-        command, input=json.dumps(found), cwd=folder, capture_output=True, text=True, timeout=60
+        command,
+        input=json.dumps(found),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
 
 

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 COMMAND = [sys.executable, "-m", "saccade", "analyze"]
 
 
@@ -50,7 +52,7 @@ def test_ctrl_c_keeps_what_there_is(command, tmp_path):
     )
     assert process.stderr.readline().startswith("[")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err
     document = json.loads(out)
     assert document["complete"] is False

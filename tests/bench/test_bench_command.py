@@ -11,6 +11,7 @@ import torch
 
 from saccade.bench.model import ModelCase, ModelResult, check_cases, run_models
 from saccade.bench.model_plan import MODEL_PRESETS, ModelPlan, make_cases, model_verdicts
+from tests.waiting import PATIENCE_S
 
 COMMAND = [sys.executable, "-m", "saccade", "bench"]
 
@@ -76,7 +77,7 @@ def test_ctrl_c_keeps_the_rows_there_are(tmp_path):
     )
     assert process.stderr.readline().startswith("[1/100]")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err
     document = json.loads(out)
     assert document["complete"] is False

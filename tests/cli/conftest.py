@@ -11,6 +11,7 @@ from saccade.cli import main
 from saccade.config import dump_config
 from saccade.train import train
 from tests.train.tiny_runs import tiny
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +32,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fresh(*words: str) -> subprocess.CompletedProcess[bytes]:
     """Run the tool in a fresh process."""
     command = [sys.executable, "-m", "saccade", *words]
-    return subprocess.run(command, capture_output=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
 
 
 Saccade = Callable[..., tuple[int, str, str]]

@@ -14,6 +14,7 @@ import pytest
 from saccade.cli.interrupts import Halted, catch_interrupts
 from saccade.runs import RunFolder
 from tests.report.made_runs import make_study
+from tests.waiting import PATIENCE_S, wait_until
 
 
 def interrupt() -> None:
@@ -30,7 +31,7 @@ def interrupt_a_finaliser() -> None:
             interrupt()
 
     Dying()
-    time.sleep(5)
+    time.sleep(60)
     raise AssertionError("the interrupt was lost")
 
 
@@ -47,7 +48,7 @@ LOADED = True
 
 def load_and_go_on(module: str) -> None:
     import_module(module)
-    time.sleep(5)
+    time.sleep(60)
     raise AssertionError("the interrupt was lost")
 
 
@@ -79,16 +80,15 @@ def take_for_success() -> None:
 
 @pytest.mark.parametrize("body", [interrupt, take_for_an_error, take_for_success])
 def test_no_interrupt_is_lost(body: Callable[[], None]) -> None:
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises((Halted, KeyboardInterrupt)), catch_interrupts([signal.SIGINT]):
         body()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_an_interrupt_that_python_drops_is_raised_again() -> None:
-    begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt), catch_interrupts([signal.SIGINT]):
         interrupt_a_finaliser()
-    assert time.monotonic() - begun < 3
 
 
 def test_errors_without_a_signal_stay_what_they_are() -> None:
@@ -101,9 +101,8 @@ def test_errors_without_a_signal_stay_what_they_are() -> None:
 
 def wait_for_library(process: subprocess.Popen[bytes], name: bytes) -> None:
     """Until the process has loaded a compiled library."""
-    while name not in Path(f"/proc/{process.pid}/maps").read_bytes():
-        assert process.poll() is None
-        time.sleep(0.01)
+    maps = Path(f"/proc/{process.pid}/maps")
+    wait_until(lambda: name in maps.read_bytes(), process)
 
 
 def see_to_the_end(number: int) -> None:
@@ -185,11 +184,11 @@ def test_signal_while_modules_are_loaded(
     recipe: Path, tmp_path: Path, number: signal.Signals, code: int, line: bytes
 ) -> None:
     """It waits for them; on a busy machine that may last until the run has begun, and saves."""
-    words = ["train", str(recipe), "--out", str(tmp_path / "run")]
+    words = ["train", str(recipe), "--out", str(tmp_path / "run"), "train.epochs=400"]
     process = subprocess.Popen([sys.executable, "-m", "saccade", *words], stderr=subprocess.PIPE)
     wait_for_library(process, b"libtorch")
     process.send_signal(number)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code
     assert told == line or told.endswith(b" and saved; go on with --resume\n")
     assert bool(RunFolder(tmp_path / "run").checkpoints()) == (told != line)
@@ -209,7 +208,7 @@ def test_interrupt_of_a_report_at_any_moment(tmp_path: Path) -> None:
         wait_for_library(process, b"pydantic")
         time.sleep(0.8 * whole * moment / 60)
         process.send_signal(signal.SIGINT)
-        printed, told = process.communicate(timeout=60)
+        printed, told = process.communicate(timeout=PATIENCE_S)
         outcomes += [] if printed else [(process.returncode, told)]
     assert len(outcomes) > 30
     for code, told in outcomes:
@@ -227,11 +226,9 @@ def test_signal_to_the_tool(
     process = subprocess.Popen(
         [sys.executable, "-m", "saccade", *words], stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 60
-    while not RunFolder(out).metrics() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(RunFolder(out).metrics, process)
     process.send_signal(number)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code
     assert "saved; go on with --resume" in told.splitlines()[-1]
     run = RunFolder(out)

@@ -79,7 +79,7 @@ def noise(number: int, side: int = 64) -> bytes:
 
 def environment(hub: SmallHub, folder: Path) -> dict[str, str]:
     own = {"HF_HOME": str(folder / "hf"), "SACCADE_DATA": str(folder / "cache")}
-    return {"HF_ENDPOINT": hub.url, "OMP_NUM_THREADS": "1", **own}
+    return {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1", **own}
 
 
 def counts(hub: SmallHub) -> dict[str, int]:

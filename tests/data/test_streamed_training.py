@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from saccade.runs import RunFolder
 from saccade.train import train
-from tests.train.conftest import Launch, launch
+from tests.train.conftest import Launch, launch, start
 from tests.train.tiny_runs import final_state, tiny
 
 pytest.importorskip("datasets", reason="the datasets package is not installed")
 
 from tests.data.shards import digits_on_the_hub
+from tests.waiting import wait_until
 
-__all__ = ["launch"]
+__all__ = ["launch", "start"]
 
 
 @pytest.mark.slow
@@ -31,9 +31,7 @@ def test_a_killed_run_on_a_streamed_set_ends_bit_equal(launch: Launch, tmp_path:
     whole, out = tmp_path / "whole", tmp_path / "run"
     train(config, whole, quiet=True)
     (process,) = launch(config, out)
-    deadline = time.monotonic() + 60
-    while not RunFolder(out).checkpoints() and time.monotonic() < deadline:
-        time.sleep(0.001)
+    wait_until(RunFolder(out).checkpoints, process)
     process.kill()
     process.join()
     assert process.exitcode == -signal.SIGKILL

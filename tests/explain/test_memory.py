@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 SCRIPT = """
 import json, resource, sys
 import torch
@@ -31,7 +33,7 @@ print(json.dumps({"tokens": found.summary.shape[1], "extra_mib": peak_mib() - be
 
 def measure(attention: str, method: str, chunk_bytes: int = 0) -> dict[str, float]:
     command = [sys.executable, "-c", SCRIPT, attention, method, str(chunk_bytes)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     result: dict[str, float] = json.loads(done.stdout)
     return result
 

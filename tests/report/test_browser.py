@@ -16,6 +16,7 @@ import pytest
 
 from saccade.report import write_report
 from tests.report.made_runs import make_run, make_study, write_record
+from tests.waiting import PATIENCE_S
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
@@ -83,7 +84,7 @@ def browse(page: str, folder: Path, *, width: int, dark: bool = False) -> tuple[
         [CHROMIUM, *flags, f"--user-data-dir={folder / 'profile'}", "--dump-dom", around.as_uri()],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     seen = re.search(r'data-seen="([^"]*)"', done.stdout)
     told = [line for line in done.stderr.splitlines() if "CONSOLE" in line]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saccade.report.class_figures import class_accuracy, confusion, spread_classes
@@ -27,6 +27,7 @@ Points = st.dictionaries(
 
 
 @given(Points)
+@settings(deadline=None)
 def test_the_front_is_what_nothing_beats(points: dict[str, tuple[int, int]]) -> None:
     front = {points[name] for name in pareto_front(points)}
     unbeaten = {

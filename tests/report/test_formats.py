@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 from saccade.report import write_report
 from saccade.report.collect import collect
 from tests.report.made_runs import make_run, make_study
+from tests.waiting import PATIENCE_S
 
 HOSTILE = ("<script>alert(1)</script>", "a|b *c* _d_ [e](f) `g`", r"\input{x} %&$#^~{}", "=1+1")
 
@@ -140,7 +141,7 @@ def test_latex_compiles(hostile: Path, tmp_path: Path) -> None:
         [*command, f"-output-directory={tmp_path}", "report.tex"],
         cwd=hostile,
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, (tmp_path / "report.log").read_text()[-2000:]
     assert (tmp_path / "report.pdf").stat().st_size > 10_000

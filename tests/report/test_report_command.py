@@ -1,6 +1,7 @@
 """`saccade report` as a stranger calls it, bad input included."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from saccade.report import write_report
 from tests.cli.conftest import Saccade, saccade  # noqa: F401 - a fixture
 from tests.report.made_runs import make_run, make_study
+from tests.waiting import PATIENCE_S
 
 WITHOUT_TORCH = """
 import sys
@@ -31,10 +33,10 @@ def test_a_fresh_process_needs_no_torch_and_gives_the_same_bytes(tmp_path: Path)
     study = make_study(tmp_path / "study", {"softmax": 0.9, "taylor": 0.5}, seeds=2)
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH, "report", str(study)],
-        env={"PYTHONHASHSEED": "1"},
+        env=os.environ | {"PYTHONHASHSEED": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stderr) == (0, "")
     headline, page = done.stdout.splitlines()

@@ -8,8 +8,9 @@ from saccade.study import compare
 from saccade.study.comparison import Plan
 from tests.cli.conftest import saccade
 from tests.study.tiny_comparison import tiny_plan
+from tests.train.conftest import start
 
-__all__ = ["saccade"]
+__all__ = ["saccade", "start"]
 
 
 @pytest.fixture(scope="session")

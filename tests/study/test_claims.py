@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -11,23 +12,21 @@ import pytest
 from saccade.study import claims as module
 from saccade.study.claims import Claims
 from tests.train.tiny_runs import PROCESSES
+from tests.waiting import PATIENCE_S, wait_until
 
 
 def take_and_sleep(folder: Path, name: str, progress: int = 0) -> None:
     """Body of a child process: claim, say so, and hold on."""
     assert Claims(folder).take(name, progress) is not None
     (folder / "taken").touch()
-    time.sleep(60)
+    time.sleep(PATIENCE_S)
 
 
 def die_with_a_claim(folder: Path, name: str, progress: int = 0) -> None:
     """Let another process take a claim and kill it."""
     process = PROCESSES.Process(target=take_and_sleep, args=(folder, name, progress))
     process.start()
-    deadline = time.monotonic() + 30
-    while not (folder / "taken").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until((folder / "taken").exists, process)
     assert Claims(folder).take(name) is None
     os.kill(process.pid, signal.SIGKILL)
     process.join()
@@ -63,7 +62,7 @@ def test_no_step_is_lost_among_competitors(tmp_path: Path) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(PATIENCE_S)
     assert [process.exitcode for process in processes] == [0] * 3
     assert (tmp_path / "number").read_text() == "24"
 
@@ -93,15 +92,16 @@ def test_an_owner_elsewhere_is_judged_by_its_heartbeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BEAT_S", 0.02)
-    claims = Claims(tmp_path)
+    claims, others = Claims(tmp_path), {*threading.enumerate()}
     sleeper = claims.take("work")
     assert sleeper is not None
+    (beat,) = {*threading.enumerate()} - others
     owner = json.loads(sleeper.path.read_text())
     sleeper.path.write_text(json.dumps({**owner, "kernel": "another machine"}))
     time.sleep(0.1)
     assert claims.take("work") is None  # it beats
     sleeper._given_back.set()
-    time.sleep(0.1)
+    beat.join()
     assert claims.take("work") is None  # it stopped only just now
     long_ago = time.time() - module.GRACE_S - 5
     os.utime(sleeper.path, (long_ago, long_ago))

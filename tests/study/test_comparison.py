@@ -119,8 +119,10 @@ def test_runs_at_the_same_time_are_noted(copied: Path) -> None:
     folder = ComparisonFolder.open(copied)
     assert not any("same time" in note for note in collect(folder)["notes"])
     run = folder.run(Job("performer", 1))
-    begun = datetime.fromtimestamp(run.status()["updated"] - 60, UTC)
-    run.write("environment.json", {**run.environment(), "time": begun.isoformat()})
+    first = datetime.fromisoformat(folder.run(folder.plan.jobs()[0]).environment()["time"])
+    early, late = first - timedelta(minutes=1), first + timedelta(minutes=1)
+    run.write("environment.json", {**run.environment(), "time": early.isoformat()})
+    run.write("status.json", {**run.status(), "updated": late.timestamp()})
     assert any("same time" in note for note in collect(folder)["notes"])
 
 

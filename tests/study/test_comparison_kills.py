@@ -5,9 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -19,24 +16,8 @@ from saccade.study.comparison.initial import write_initial_weights
 from saccade.train.loop import Trainer
 from tests.study.tiny_comparison import compare_and_exit, end_states, work_and_exit
 from tests.train.moments import dying_after, held
-from tests.train.tiny_runs import Start, processes
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Start a process, which is ended with the test."""
-    with processes() as call:
-        yield call
-
-
-def wait_until(happened: Callable[[], bool], process: BaseProcess | subprocess.Popen[str]) -> None:
-    """Until something happened, or the process has ended."""
-    deadline = time.monotonic() + 120
-    while not happened() and time.monotonic() < deadline:
-        ended = process.poll() if isinstance(process, subprocess.Popen) else process.exitcode
-        if ended is not None:
-            return
-        time.sleep(0.005)
+from tests.train.tiny_runs import Start
+from tests.waiting import PATIENCE_S, wait_until
 
 
 def epochs(out: Path) -> int:
@@ -90,7 +71,7 @@ def test_two_workers_share_the_runs(plan: Plan, start: Start, tmp_path: Path) ->
     write_initial_weights(folder, load_splits(plan.base.data).info)
     workers = [start(held, is_alone, work_and_exit, folder.path) for _ in range(2)]
     for worker in workers:
-        worker.join(60)
+        worker.join(PATIENCE_S)
         assert worker.exitcode == 0
     runs = [folder.run(job) for job in plan.jobs()]
     assert {run.status()["pid"] for run in runs} == {worker.pid for worker in workers}
@@ -113,7 +94,7 @@ def test_signals_save_what_there_is(
     process = start(held, is_in_the_second_run, compare_and_exit, plan, out)
     wait_until(lambda: epochs(out) > 2, process)
     os.kill(process.pid, number)
-    process.join(60)
+    process.join(PATIENCE_S)
     assert process.exitcode == code
     results = json.loads((out / "results.json").read_text())
     assert not results["complete"]
@@ -151,9 +132,9 @@ def test_kill_of_the_tool_with_two_workers(
         process.kill()
     for pid in workers if victims == "all" else workers[:1] if victims == "worker" else []:
         kill(pid)
-    process.communicate(timeout=120)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == (0 if victims == "worker" else -signal.SIGKILL)
-    subprocess.run(command, check=True, timeout=240, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, timeout=PATIENCE_S, stdout=subprocess.DEVNULL)
     assert finished_at(out).items() >= done.items()
     assert_nothing_twice_or_lost(out, plan, finished)
     for job in plan.jobs():
@@ -169,7 +150,7 @@ def test_the_tool_shows_what_there_is_when_told_to_stop(plan: Plan, tmp_path: Pa
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     wait_until(lambda: len(finished_at(out)) >= 3, process)
     process.send_signal(signal.SIGTERM)
-    shown, told = process.communicate(timeout=120)
+    shown, told = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 75
     assert "softmax" in shown
     assert "runs done; go on with --resume" in told.splitlines()[-1]

@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -16,24 +14,11 @@ from saccade.study.tuning import TuningFolder, join_search, tune
 from saccade.train.loop import Trainer
 from tests.study.tiny_search import epochs_of, start_tiny, tiny_search, work_and_exit
 from tests.train.moments import held
-from tests.train.tiny_runs import Start, processes
+from tests.train.tiny_runs import Start
+from tests.waiting import PATIENCE_S, wait_until
 
 TRIALS, EPOCHS = 4, 24
 LONG = (f"train.epochs={EPOCHS}", "tune.pruner=none", "run.checkpoint_every_steps=5")
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Start workers; those still there at the end are killed."""
-    with processes() as call:
-        yield call
-
-
-def wait_until(met: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def under_way(folder: TuningFolder) -> dict[int, int]:
@@ -89,7 +74,7 @@ def assert_each_was_run_once(
 def test_two_workers_killed_in_the_middle(tmp_path: Path, start: Start, storage: str) -> None:
     folder = start_tiny(tmp_path / "study", *LONG, trials=TRIALS, storage=storage)
     workers = [start(held, has_saved_after_another, work_and_exit, folder.path) for _ in range(2)]
-    wait_until(lambda: bool(finished(folder)) and both_have_saved(folder))
+    wait_until(lambda: finished(folder) and both_have_saved(folder), *workers)
     for worker in workers:
         os.kill(worker.pid, signal.SIGKILL)
     for worker in workers:
@@ -99,7 +84,7 @@ def test_two_workers_killed_in_the_middle(tmp_path: Path, start: Start, storage:
     assert interrupted
     workers = [start(work_and_exit, folder.path) for _ in range(2)]
     for worker in workers:
-        worker.join(120)
+        worker.join(PATIENCE_S)
     assert [worker.exitcode for worker in workers] == [0, 0], (tmp_path / "stderr").read_text()
     assert_each_was_run_once(folder, before, interrupted)
 
@@ -107,12 +92,12 @@ def test_two_workers_killed_in_the_middle(tmp_path: Path, start: Start, storage:
 def test_the_other_worker_takes_over_a_killed_ones_trial(tmp_path: Path, start: Start) -> None:
     folder = start_tiny(tmp_path / "study", *LONG, trials=TRIALS)
     workers = [start(held, has_saved_and_waits, work_and_exit, folder.path) for _ in range(2)]
-    wait_until(lambda: both_have_saved(folder))
+    wait_until(lambda: both_have_saved(folder), *workers)
     victim, survivor = workers
     os.kill(victim.pid, signal.SIGKILL)
     victim.join()
     (tmp_path / "go").touch()
-    survivor.join(120)
+    survivor.join(PATIENCE_S)
     assert survivor.exitcode == 0
     starts = {n: folder.run(n).environment()["resumed"] for n in range(TRIALS)}
     resumed = {n: rows[0]["step"] for n, rows in starts.items() if rows}
@@ -147,24 +132,24 @@ def test_tool_with_two_jobs(
     folder = TuningFolder(tmp_path / "study")
     words = (recipe, "--trials", TRIALS, "--jobs", 2, "--out", folder.path, "--resume")
     process = command(*words)
-    wait_until(lambda: bool(finished(folder)) and any(under_way(folder).values()))
+    wait_until(lambda: finished(folder) and any(under_way(folder).values()), process)
     workers = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
-    assert process.wait(60) == code
-    psutil.wait_procs(workers, timeout=60)
+    assert process.wait(PATIENCE_S) == code
+    psutil.wait_procs(workers, timeout=PATIENCE_S)
     assert not any(worker.is_running() for worker in workers)
     before, interrupted = finished(folder), under_way(folder)
     assert interrupted
-    assert command(*words).wait(300) == 0
+    assert command(*words).wait(PATIENCE_S) == 0
     assert_each_was_run_once(folder, before, interrupted)
 
 
 def test_signal_stops_a_worker_and_join_goes_on(tmp_path: Path, start: Start) -> None:
     folder = start_tiny(tmp_path / "study", *LONG, "train.epochs=10", trials=1)
     worker = start(held, has_saved, work_and_exit, folder.path)
-    wait_until(lambda: any(under_way(folder).values()))
+    wait_until(lambda: any(under_way(folder).values()), worker)
     os.kill(worker.pid, signal.SIGTERM)
-    worker.join(60)
+    worker.join(PATIENCE_S)
     assert worker.exitcode == 75
     assert folder.run(0).status()["state"] == "preempted"
     assert folder.load().get_trials()[0].state.name == "RUNNING"

@@ -8,28 +8,41 @@ import pytest
 
 from saccade.config import Config
 from saccade.train import train
-from tests.train.tiny_runs import free_port, processes, rank_environment, tiny, train_and_exit
+from tests.train.tiny_runs import (
+    Start,
+    free_port,
+    processes,
+    rank_environment,
+    tiny,
+    train_and_exit,
+)
 
 Body = Callable[..., None]
 Launch = Callable[..., list[BaseProcess]]
 
 
 @pytest.fixture
-def launch() -> Iterator[Launch]:
-    """Start a run in one process, or in `world_size` that work together."""
-    with processes() as start:
-
-        def call(
-            config: Config, out: Path, world_size: int = 1, body: Body = train_and_exit
-        ) -> list[BaseProcess]:
-            port = free_port()
-            ranks = [
-                rank_environment(r, world_size, port) if world_size > 1 else {}
-                for r in range(world_size)
-            ]
-            return [start(body, config, out, environment) for environment in ranks]
-
+def start() -> Iterator[Start]:
+    """Start a process, which is ended with the test."""
+    with processes() as call:
         yield call
+
+
+@pytest.fixture
+def launch(start: Start) -> Launch:
+    """Start a run in one process, or in `world_size` that work together."""
+
+    def call(
+        config: Config, out: Path, world_size: int = 1, body: Body = train_and_exit
+    ) -> list[BaseProcess]:
+        port = free_port()
+        ranks = [
+            rank_environment(r, world_size, port) if world_size > 1 else {}
+            for r in range(world_size)
+        ]
+        return [start(body, config, out, environment) for environment in ranks]
+
+    return call
 
 
 @pytest.fixture(scope="session")

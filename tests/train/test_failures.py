@@ -20,7 +20,8 @@ from saccade.train.guard import FiniteGuard
 from saccade.train.step import Stepper
 from saccade.train.weights import snapshot
 from tests.train.test_resume import stopped_early
-from tests.train.tiny_runs import PROCESSES, final_state, tiny
+from tests.train.tiny_runs import Start, final_state, tiny
+from tests.waiting import PATIENCE_S
 
 
 def make_stepper(config: Config) -> tuple[Stepper, Batch]:
@@ -101,14 +102,13 @@ def train_with_small_files(config: Config, out: Path, limit: int) -> None:
         sys.exit(error.exit_code)
 
 
-def test_full_disk_loses_nothing(finished: Path, tmp_path: Path) -> None:
+def test_full_disk_loses_nothing(finished: Path, tmp_path: Path, start: Start) -> None:
     out = tmp_path / "run"
     stopped_early(out)
     before = [c.step for c in RunFolder(out).checkpoints()]
     largest = max(f.stat().st_size for f in RunFolder(out).checkpoints()[-1].path.iterdir())
-    process = PROCESSES.Process(target=train_with_small_files, args=(tiny(), out, largest - 1000))
-    process.start()
-    process.join(60)
+    process = start(train_with_small_files, tiny(), out, largest - 1000)
+    process.join(PATIENCE_S)
     assert process.exitcode == 4
     message = (tmp_path / "message").read_text()
     assert "cannot write to" in message
@@ -193,7 +193,7 @@ def train_with_little_memory(config: Config, out: Path) -> None:
         sys.exit(error.exit_code)
 
 
-def test_out_of_memory_says_what_fits(tmp_path: Path) -> None:
+def test_out_of_memory_says_what_fits(tmp_path: Path, start: Start) -> None:
     config = tiny(
         "model.overrides={embed_dim: 256, depth: 6, num_heads: 8, patch_size: 1}",
         "data.num_train=null",
@@ -201,9 +201,8 @@ def test_out_of_memory_says_what_fits(tmp_path: Path) -> None:
         "train.batch_size=512",
         "train.ema_decay=null",
     )
-    process = PROCESSES.Process(target=train_with_little_memory, args=(config, tmp_path / "run"))
-    process.start()
-    process.join(120)
+    process = start(train_with_little_memory, config, tmp_path / "run")
+    process.join(PATIENCE_S)
     assert process.exitcode == 4
     message = (tmp_path / "message").read_text()
     assert "512 images at once do not fit" in message

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,18 @@ from saccade.data import load_splits, make_loader
 from saccade.runs import RunFolder
 from saccade.train import evaluate, load_model, train
 from saccade.train.distributed import connect
+from saccade.train.loop import Trainer
 from tests.train.conftest import Launch
-from tests.train.tiny_runs import PROCESSES, final_state, free_port, rank_environment, tiny
+from tests.train.moments import held
+from tests.train.tiny_runs import (
+    Start,
+    final_state,
+    free_port,
+    rank_environment,
+    tiny,
+    train_and_exit,
+)
+from tests.waiting import PATIENCE_S, wait_until
 
 STILL = "model.overrides.proj_drop_rate=0"
 """Dropout differs from rank to rank; without it the number of ranks changes only rounding."""
@@ -47,7 +58,7 @@ def evaluate_on_ranks(out: Path, environment: dict[str, str]) -> None:
     ranks.close()
 
 
-def test_one_two_and_three_ranks_count_the_same(finished: Path) -> None:
+def test_one_two_and_three_ranks_count_the_same(finished: Path, start: Start) -> None:
     counts = []
     for world_size in (1, 2, 3):
         port = free_port()
@@ -55,14 +66,9 @@ def test_one_two_and_three_ranks_count_the_same(finished: Path) -> None:
             rank_environment(r, world_size, port) if world_size > 1 else {}
             for r in range(world_size)
         ]
-        processes = [
-            PROCESSES.Process(target=evaluate_on_ranks, args=(finished, environment))
-            for environment in environments
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join(60)
+        ranks = [start(evaluate_on_ranks, finished, environment) for environment in environments]
+        for process in ranks:
+            process.join(PATIENCE_S)
             assert process.exitcode == 0
         for rank in range(world_size):
             path = finished.parent / f"counts-{world_size}-{rank}.json"
@@ -84,7 +90,7 @@ def test_two_ranks_train_what_one_does(launch: Launch, tmp_path: Path, strategy:
     train(tiny(*overrides), tmp_path / "one", quiet=True)
     config = tiny(*overrides, f"train.strategy={strategy}")
     for process in launch(config, tmp_path / "two", world_size=2):
-        process.join(90)
+        process.join(PATIENCE_S)
         assert process.exitcode == 0
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     assert one.keys() == two.keys()
@@ -92,16 +98,21 @@ def test_two_ranks_train_what_one_does(launch: Launch, tmp_path: Path, strategy:
         torch.testing.assert_close(two[key], tensor, rtol=1e-4, atol=1e-5)
 
 
+def other_stands_still(trainer: Trainer) -> bool:
+    """The second rank, from the first checkpoint on."""
+    return not trainer.ranks.is_main and bool(trainer.run.checkpoints())
+
+
 def test_rank_killed_ends_the_others_and_the_run_resumes_on_one(
     launch: Launch, tmp_path: Path
 ) -> None:
     out, config = tmp_path / "run", tiny("train.epochs=40", STILL)
-    main, other = launch(config, out, world_size=2)
-    deadline = time.monotonic() + 60
-    while not RunFolder(out).checkpoints() and time.monotonic() < deadline:
-        time.sleep(0.005)
+    main, other = launch(
+        config, out, world_size=2, body=partial(held, other_stands_still, train_and_exit)
+    )
+    wait_until(RunFolder(out).checkpoints, main, other)
     other.kill()
-    main.join(60)
+    main.join(PATIENCE_S)
     assert main.exitcode == 4
     assert "lost another process" in (tmp_path / f"error-{main.pid}").read_text()
     assert RunFolder(out).status()["state"] == "failed"
@@ -130,7 +141,7 @@ def test_ranks_change_between_stop_and_resume(
                 time.sleep(0.01)
             os.kill(processes[-1].pid, signal.SIGTERM)
         for process in processes:
-            process.join(120)
+            process.join(PATIENCE_S)
             assert process.exitcode == (75 if world_size > 1 else 0)
     whole, pieces = weights(tmp_path / "whole"), weights(out)
     for key, tensor in whole.items():

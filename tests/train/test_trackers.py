@@ -13,6 +13,7 @@ from saccade.config import dump_config
 from saccade.runs import RunFolder
 from saccade.train import train
 from tests.train.tiny_runs import tiny
+from tests.waiting import PATIENCE_S
 
 WATCHED = ("val_accuracy", "val_loss", "train_loss", "lr")
 
@@ -47,7 +48,7 @@ def test_trackio_holds_the_metrics_and_leaves_stdout_alone(tmp_path: Path) -> No
         env={**os.environ, "TRACKIO_DIR": str(kept)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["epochs"] == 2
