@@ -174,6 +174,15 @@ def test_empty_batch_and_a_sample_without_keys(algorithm):
 
 
 @both
+def test_no_keys_at_all(algorithm):
+    leaves = [torch.randn(1, 2, n, 8, requires_grad=True) for n in (5, 0, 0)]
+    out = fused(algorithm, *leaves, None)
+    assert (out == 0).all()
+    grads = torch.autograd.grad(out.sum(), leaves)
+    assert all((x == 0).all() for x in grads)
+
+
+@both
 def test_nan_in_masked_keys_does_not_spread(algorithm):
     q, k, v, mask = make_inputs(batch=1, queries=20, masked=True)
     q, k, v = (x.float() for x in (q, k, v))

@@ -47,11 +47,11 @@ def _forward(
     normalise_output: bool,
     efficient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    if q.numel() == 0:
+    if q.numel() == 0 or k.numel() == 0:
         out, total, state, sums = _fake_forward(
             q, k, v, key_mask, temperature, scale, a, b, c, normalise_output, efficient
         )
-        return out, total, state, sums
+        return out.zero_(), total, state, sums
     problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c), normalise_output)
     with on_device(q):
         if efficient:
@@ -89,7 +89,7 @@ def _backward(
     normalise_output: bool,
     efficient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    if q.numel() == 0:
+    if q.numel() == 0 or k.numel() == 0:
         dt = total.new_zeros(0 if temperature is None else q.shape[1])
         return q.new_zeros(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape), dt
     problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c), normalise_output)
