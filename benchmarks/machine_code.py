@@ -33,7 +33,13 @@ from saccade.ops.taylor.triton.direct import run_direct, run_direct_backward
 from saccade.ops.taylor.triton.efficient import run_efficient, run_efficient_backward
 from saccade.ops.taylor.triton.problem import Problem, form_of
 
-SMALL_KERNELS = ("lengths", "row_gradients", "unfold", "add_parts")
+SMALL_KERNELS = (
+    "add_parts",
+    "key_sums",
+    "row_gradients",
+    "unfold",
+    "weighted_row_gradients",
+)
 POINTERS = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg")
 # Bytes of shared memory that one program may have.

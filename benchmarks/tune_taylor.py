@@ -1,6 +1,7 @@
 """Search the block sizes of the fused Taylor kernels on the device at hand.
 
     python benchmarks/tune_taylor.py --out DIR [--dims 16,32,64,128] [--kernels accumulate,values]
+                                     [--normalised]
 
 Candidates are compiled by several processes at once, then timed in one (median of repeated runs,
 cache flushed between them). The winners belong into `saccade/ops/taylor/triton/settings.py`.
@@ -41,7 +42,7 @@ def candidates(kernel: str, dim: int) -> list[Blocks]:
         blocks = ((64, 4), (128, 4), (128, 8), (256, 8))
         sizes = [(r, part, w, s) for r, w in blocks for part in (4, 8, 16) for s in (2, 3)]
     else:
-        blocks = ((64, 4), (128, 4), (128, 8), (256, 8), (256, 16))
+        blocks = ((64, 4), (128, 4), (128, 8), (256, 8))
         sizes = [(r, n, w, s) for r, w in blocks for n in (32, 64, 128) for s in (2, 3)]
     device = torch.cuda.get_device_capability()
     shipped = blocks_for(kernel, dim, torch.bfloat16, device)
@@ -51,23 +52,26 @@ def candidates(kernel: str, dim: int) -> list[Blocks]:
     ]
 
 
-def make_problem(dim: int, tokens: int) -> Problem:
+def make_problem(dim: int, tokens: int, normalised: bool) -> Problem:
     """q, k and v as they come out of a qkv projection."""
     heads = (1 << (21 if dim <= 32 else 20)) // tokens
     torch.manual_seed(0)
     qkv = torch.randn(max(1, heads // 8), tokens, 3, min(8, heads), dim, device="cuda")
     q, k, v = qkv.bfloat16().permute(2, 0, 3, 1, 4)
-    return Problem.of(q, k, v, None, None, dim**-0.5, 0.5, 1.0, 1.0, False, "ieee")
+    temperature = torch.ones(q.shape[1], device="cuda") if normalised else None
+    numbers = (1.0 if normalised else dim**-0.5, 0.5, 1.0, 1.0)
+    return Problem.of(q, k, v, None, temperature, *numbers, normalised, "ieee")
 
 
 class Runner:
     """Runs one kernel of one problem with given blocks."""
 
-    def __init__(self, dim: int, tokens: int) -> None:
-        self.problem = p = make_problem(dim, tokens)
+    def __init__(self, dim: int, tokens: int, normalised: bool) -> None:
+        self.problem = p = make_problem(dim, tokens, normalised)
         self.out, self.total, self.state, self.moments = efficient.run_efficient(p)
         self.grad = torch.randn_like(self.out)
         self.dy, self.dz = quotient_gradients(p, self.grad, self.out, self.total)
+        self.alpha = row_moments(p)[1]
         self.chosen: tuple[str, Blocks] | None = None
 
     def choose(self, kernel: str, blocks: Blocks) -> None:
@@ -79,24 +83,24 @@ class Runner:
             blocks if name == kernel else blocks_for(name, *rest)
         )
         form_of.cache_clear()
-        q, k, v, _, _, form = self.problem
-        numbers = (form.scale, form.a, form.b, form.c, False, form.precision)
-        self.problem = Problem.of(q, k, v, None, None, *numbers)
+        q, k, v, _, temperature, form = self.problem
+        numbers = (form.scale, form.a, form.b, form.c, form.normalise_output, form.precision)
+        self.problem = Problem.of(q, k, v, None, temperature if form.normalised else None, *numbers)
 
     def run(self, kernel: str, blocks: Blocks) -> None:
         """Launch one kernel with these blocks, and what goes with it."""
         self.choose(kernel, blocks)
         p = self.problem
         if kernel == "accumulate":
-            row_state(p, p.k)
+            row_state(p, self.alpha)
         elif kernel == "moments":
             row_moments(p)
         elif kernel == "narrow_sums":
             row_sums(p)
         elif kernel == "values":
             values = efficient._values_launch(p.form, True)
-            tensors = (p.q, p.q, p.q, p.q, self.state, self.moments, self.out, self.total)
-            values(*tensors)
+            sums = (self.state, self.moments, self.out, self.total)
+            values(p.q, p.q, p.temperature, p.q, *sums)
         elif kernel == "gradients":
             efficient._gradient(p, p.q, self.dy, self.dz, self.state, self.moments)
         elif kernel == "direct_forward":
@@ -105,9 +109,11 @@ class Runner:
             run_direct_backward(p, self.grad, self.out, self.total)
 
 
-def compile_some(dim: int, tokens: int, jobs: list[tuple[str, Blocks]]) -> list[str]:
+def compile_some(
+    dim: int, tokens: int, normalised: bool, jobs: list[tuple[str, Blocks]]
+) -> list[str]:
     """Compile some candidates into the shared cache; say which do not fit."""
-    runner, failed = Runner(dim, tokens), []
+    runner, failed = Runner(dim, tokens, normalised), []
     for kernel, blocks in jobs:
         try:
             runner.run(kernel, blocks)
@@ -128,6 +134,7 @@ def main() -> None:
     )
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--direct-tokens", type=int, default=4096)
+    parser.add_argument("--normalised", action="store_true", help="TaylorShift's kernels")
     parser.add_argument("--workers", type=int, default=12)
     arguments = parser.parse_args()
     start, results = time.time(), {}
@@ -141,11 +148,14 @@ def main() -> None:
     for index, (dim, tokens, kernel, blocks) in enumerate(plan):
         groups.setdefault((dim, tokens, index % arguments.workers), []).append((kernel, blocks))
     with ProcessPoolExecutor(arguments.workers, torch.multiprocessing.get_context("spawn")) as pool:
-        futures = [pool.submit(compile_some, d, n, jobs) for (d, n, _), jobs in groups.items()]
+        futures = [
+            pool.submit(compile_some, d, n, arguments.normalised, jobs)
+            for (d, n, _), jobs in groups.items()
+        ]
         failed = [line for future in futures for line in future.result()]
     print(f"compiled {len(plan)} in {time.time() - start:.0f} s, {len(failed)} failed", flush=True)
     for (dim, tokens), jobs in itertools.groupby(plan, key=lambda job: job[:2]):
-        runner = Runner(dim, tokens)
+        runner = Runner(dim, tokens, arguments.normalised)
         for _, _, kernel, blocks in jobs:
             try:
                 runner.run(kernel, blocks)

@@ -270,7 +270,7 @@ def machine_code(*options):
 @pytest.mark.parametrize("normalised", [[], ["--normalised"]], ids=["plain", "normalised"])
 def test_products_stay_whole_on_hopper(normalised):
     lines = machine_code(*normalised)
-    assert len(lines) == 10 + 3 * 12
+    assert len(lines) == 9 + 3 * 11
     assert not [line for line in lines if "SERIALISED" in line]
 
 
@@ -291,7 +291,7 @@ def test_products_stay_whole_on_hopper(normalised):
 )
 def test_kernels_fit_and_hardly_spill_on_every_device(arch, dtype, dims, allowed):
     lines = machine_code("--arch", arch, "--dtype", dtype, "--dims", dims, "--normalised")
-    assert len(lines) == 12 * len(dims.split(","))
+    assert len(lines) == 11 * len(dims.split(","))
     assert not [line for line in lines if "DOES NOT FIT" in line or "SERIALISED" in line]
     spilled = {line: int(re.search(r"(\d+) bytes spilled", line)[1]) for line in lines}
     assert not [line for line, size in spilled.items() if size > allowed]
@@ -311,12 +311,14 @@ def test_a_hundred_random_shapes(seed, dtype, algorithm):
         "batch": pick(1, 3), "heads": pick(1, 4), "queries": pick(1, 700), "keys": pick(1, 700),
         "dim": pick(8, 128), "width": pick(8, 128), "masked": bool(pick(0, 1)),
     }  # fmt: skip
-    make = partial(draw_shift, **shape)
+    if seed % 3 == 0:
+        make = partial(draw, **shape)
+        assert_as_good_as_plain(partial(fused, algorithm), equation, make, dtype, draws=4)
+        return
     # Of a temperature there is one number a head: a few of them can be exact by luck.
-    draws = -(-24 // shape["heads"])
-    assert_as_good_as_plain(
-        partial(fused_shift, algorithm), shift_equation, make, dtype, draws=draws
-    )
+    make, draws = partial(draw_shift, **shape), -(-24 // shape["heads"])
+    run = partial(fused_shift, algorithm)
+    assert_as_good_as_plain(run, shift_equation, make, dtype, draws=draws)
 
 
 @pytest.mark.gpu

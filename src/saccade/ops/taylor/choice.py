@@ -16,11 +16,10 @@ __all__ = ["Choice", "explain_choice"]
 
 # Tokens from which the fused efficient kernels beat the fused direct ones, by head dim: where the
 # lines of benchmarks/attention_h200_202611.json cross (bfloat16; the mean of plain and normalised).
-# They begin at 1,024 tokens: below that they are extrapolated, but for the plain forward pass,
-# which benchmarks/crossover_h200_202611.json has (134 and 913 tokens at D = 16 and 32).
+# They begin at 1,024 tokens: what lies below is extrapolated.
 _FUSED_CROSSOVERS = {
-    "forward": {16: 130, 32: 870, 64: 2900, 128: 11700},
-    "training": {16: 530, 32: 660, 64: 2050, 128: 9300},
+    "forward": {16: 400, 32: 1100, 64: 3000, 128: 11900},
+    "training": {16: 500, 32: 860, 64: 2530, 128: 9600},
 }
 
 

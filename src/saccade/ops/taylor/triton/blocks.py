@@ -1,4 +1,4 @@
-"""What both fused algorithms share: loading rows, the unit sphere, the gradient of a quotient.
+"""What both fused algorithms share: loading rows, the unit sphere, products, sums of parts.
 
 A row x of queries or keys enters as alpha x, alpha = factor or factor / |x|, so that TaylorShift's
 normalisation costs no pass of its own. Rows beyond the end and masked keys are zero; both drop out,
@@ -14,23 +14,27 @@ from saccade.ops.launches import INTERPRETED
 from saccade.ops.products import nearest_tf32
 
 __all__ = [
+    "TABLE_STEP",
     "add_parts",
     "head_offset",
-    "lengths",
     "load_numbers",
     "load_rows",
     "load_share",
+    "load_table",
     "output_factor",
     "packed",
     "product",
     "pull_back",
+    "pull_back_weighted",
     "row_factors",
-    "row_gradients",
     "rows_times",
     "store_rows",
+    "table_offset",
+    "table_place",
 ]
 
 NORM_EPS = tl.constexpr(1e-12)
+TABLE_STEP = tl.constexpr(128)  # the largest block that goes by
 _COMPILED = tl.constexpr(not INTERPRETED)
 
 
@@ -86,6 +90,30 @@ def load_numbers(pointer, inside, EVEN: tl.constexpr):
     if EVEN:
         return tl.load(places)
     return tl.load(places, mask=inside, other=0.0)
+
+
+@triton.jit
+def table_offset(bh, rows):
+    """Offset of one head in a table of one number for each row, `TABLE_STEP` rows after another."""
+    return bh.to(tl.int64) * (tl.cdiv(rows, TABLE_STEP) * TABLE_STEP)
+
+
+@triton.jit
+def table_place(row):
+    """Where in its head's part of a table the number of a row is.
+
+    A product leaves a thread with columns 2 t, 2 t + 1 of every eight. Of each 32 rows, those that
+    one thread wants lie side by side, so that it loads eight numbers at once.
+    """
+    return (row & -32) | ((row & 6) << 2) | ((row & 24) >> 2) | (row & 1)
+
+
+@triton.jit
+def load_table(pointer, BLOCK: tl.constexpr):
+    """The numbers of the next rows out of a table, rows that do not exist included."""
+    x = tl.load(pointer + tl.arange(0, BLOCK))
+    x = tl.permute(tl.reshape(x, (BLOCK // 32, 4, 4, 2)), (0, 2, 1, 3))
+    return tl.reshape(x, (BLOCK,))
 
 
 @triton.jit
@@ -145,6 +173,18 @@ def pull_back(grad, raw, factor, NORMALIZE: tl.constexpr):
 
 
 @triton.jit
+def pull_back_weighted(grad, raw, factor, NORMALIZE: tl.constexpr):
+    """As `pull_back`, from a gradient that is divided by the length of its row already."""
+    raw = raw.to(tl.float32)
+    if NORMALIZE:
+        length = tl.maximum(tl.sqrt(tl.sum(raw * raw, axis=1)), NORM_EPS)
+        unit = raw / length[:, None]
+        along = tl.sum(grad * unit, axis=1)
+        return (grad - along[:, None] * unit) * factor, along * length
+    return grad * factor, tl.sum(grad * raw, axis=1)
+
+
+@triton.jit
 def load_share(share_ptr, sample, MASKED: tl.constexpr):
     """The share of the keys that a sample attends to."""
     if MASKED:
@@ -161,23 +201,6 @@ def output_factor(share, lift, LIFT: tl.constexpr):
 
 
 @triton.jit
-def lengths(
-    x_ptr, temperature_ptr, out_ptr, heads, tokens, D, xb, xh, xn, xd, scale,
-    DP: tl.constexpr, ROWS: tl.constexpr, TEMPERED: tl.constexpr,
-):  # fmt: skip
-    """alpha of every row, for the loops of the direct kernels."""
-    first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
-    keep = first + tl.arange(0, ROWS) < tokens
-    factor = scale
-    if TEMPERED:
-        factor = scale * tl.load(temperature_ptr + bh % heads)
-    base = x_ptr + head_offset(bh, heads, xb, xh) + first.to(tl.int64) * xn
-    x = load_rows(base, keep, tl.arange(0, DP), D, xn, xd, False)
-    out = out_ptr + bh.to(tl.int64) * tokens + first + tl.arange(0, ROWS)
-    tl.store(out, row_factors(x, factor, True), mask=keep)
-
-
-@triton.jit
 def add_parts(parts_ptr, head_ptr, tail_ptr, parts, head, size, BLOCK: tl.constexpr):
     """Partial sums (parts, size) added up in order: the first `head` of them, and the others."""
     places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -189,24 +212,3 @@ def add_parts(parts_ptr, head_ptr, tail_ptr, parts, head, size, BLOCK: tl.conste
     tl.store(head_ptr + places, total.to(head_ptr.dtype.element_ty), mask=in_head)
     in_tail = (places >= head) & (places < size)
     tl.store(tail_ptr + places - head, total.to(tail_ptr.dtype.element_ty), mask=in_tail)
-
-
-@triton.jit
-def row_gradients(
-    grad_ptr, out_ptr, total_ptr, share_ptr, dy_ptr, dz_ptr, queries, heads,
-    grad_b, grad_h, grad_n, grad_d, E, lift,
-    EP: tl.constexpr, ROWS: tl.constexpr, MASKED: tl.constexpr, LIFT: tl.constexpr,
-):  # fmt: skip
-    """From g and o = f y / z: the gradients f g / z and -(g.o) / z of y and z."""
-    first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
-    keep = first + tl.arange(0, ROWS) < queries
-    cols = tl.arange(0, EP)
-    row = bh.to(tl.int64) * queries + first
-    grad_base = grad_ptr + head_offset(bh, heads, grad_b, grad_h) + first.to(tl.int64) * grad_n
-    g = load_rows(grad_base, keep, cols, E, grad_n, grad_d, False).to(tl.float32)
-    o = load_rows(out_ptr + row * E, keep, cols, E, E, 1, False).to(tl.float32)
-    places = row + tl.arange(0, ROWS)
-    inverse = 1.0 / tl.load(total_ptr + places, mask=keep, other=1.0)
-    factor = output_factor(load_share(share_ptr, bh // heads, MASKED), lift, LIFT)
-    store_rows(dy_ptr + row * E, keep, cols, E, E, g * (inverse * factor)[:, None])
-    tl.store(dz_ptr + places, -tl.sum(g * o, axis=1) * inverse, mask=keep)

@@ -2,14 +2,17 @@
 
 import functools
 
-import torch
 from torch import Tensor
 
 from saccade.ops.launches import Launch
 from saccade.ops.taylor.triton.direct_kernels import direct_forward, direct_keys, direct_queries
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_div
-from saccade.ops.taylor.triton.rows import quotient_gradients, row_lengths, temperature_gradient
-from saccade.ops.taylor.triton.sums import row_moments
+from saccade.ops.taylor.triton.rows import (
+    key_coefficients,
+    sum_keys,
+    temperature_gradient,
+    weighted_gradients,
+)
 
 __all__ = ["Grads", "run_direct", "run_direct_backward"]
 
@@ -28,15 +31,15 @@ def _launch(f: Form, kernel: object, name: str, *numbers: float, over: int, rows
         **size.options(),
     }
     grid = (ceil_div(rows, size.rows), f.batch_heads)
-    return Launch(kernel, grid, (*sizes, f.scale, f.a, f.b, *numbers), constants)
+    coefficients = (f.scale, 1 / max(1, f.keys), f.a, f.b, *numbers)
+    return Launch(kernel, grid, (*sizes, *coefficients), constants)
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
 def _forward_launch(f: Form) -> Launch:
     numbers = (f.c, f.floor, f.lift)
     launch = _launch(f, direct_forward, "direct_forward", *numbers, over=f.keys, rows=f.queries)
-    piece = f.blocks("direct_forward").piece
-    launch.constants |= {"PIECE": piece, "LIFT": f.normalise_output}
+    launch.constants |= {"LIFT": f.normalise_output}
     return launch
 
 
@@ -55,22 +58,24 @@ def run_direct(p: Problem) -> tuple[Tensor, Tensor]:
     f = p.form
     out = p.new(f.batch, f.heads, f.queries, f.width)
     total = p.numbers(f.batch_heads, f.queries)
-    sums, alpha = row_moments(p, mixed=False)
-    _forward_launch(f)(
-        p.q, p.k, p.v, p.key_mask, p.temperature, alpha, p.shares(), sums, out, total
-    )
+    keys = sum_keys(p)
+    inputs = (p.q, p.k, p.v, p.key_mask, p.temperature, keys.curves, keys.slopes)
+    _forward_launch(f)(*inputs, p.shares(), keys.sum_v, out, total)
     return out, total
 
 
 def run_direct_backward(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> Grads:
-    """Gradients of q, k, v and the temperature."""
+    """Gradients of q, k, v and the temperature.
+
+    Queries and keys have a kernel each: seven products for each pair of blocks, where five would do
+    if keys' programs added to the gradients of queries as they come. Those additions cost more than
+    the two products save at D >= 64, and their order, with it the last bits, changes every time.
+    """
     f = p.form
-    dy, dz = quotient_gradients(p, grad, out, total)
+    rows = weighted_gradients(p, grad, out, total)
     dq, dk, dv = (p.new(*x.shape) for x in (p.q, p.k, p.v))
     dt = p.numbers(f.batch_heads, f.queries)
-    alpha = row_lengths(p, of_queries=False)
-    _queries_launch(f)(p.q, p.k, p.v, p.key_mask, p.temperature, alpha, dy, dz, dq, dt)
-    alpha = row_lengths(p, of_queries=True)
-    sum_dy = dy.sum(dim=2, dtype=torch.float32)
-    _keys_launch(f)(p.q, p.k, p.v, p.key_mask, alpha, dy, dz, sum_dy, dk, dv)
+    inputs = (p.q, p.k, p.v, p.key_mask, p.temperature)
+    _queries_launch(f)(*inputs, *key_coefficients(p), rows.dy, rows.dz, dq, dt)
+    _keys_launch(f)(*inputs, rows.curves, rows.shifts, rows.dy, rows.sum_dy, dk, dv)
     return dq, dk, dv, temperature_gradient(p, dt)

@@ -1,4 +1,4 @@
-"""The smaller sums of both algorithms in one pass over the rows: L, G, p and r.
+"""The smaller sums of the efficient algorithm in one pass over the rows: L, G, p and r.
 
     L = sum x w^T,   G = sum r x x^T,   p = sum r x,   r = sum w
 
@@ -80,15 +80,14 @@ def moments(
     xb, xh, xn, xd, wb, wh, wn, wd, scale, quadratic, linear, constant,
     DP: tl.constexpr, EP: tl.constexpr, BLOCK: tl.constexpr, FOLD: tl.constexpr,
     HEIGHT: tl.constexpr, NORMALIZE: tl.constexpr, TEMPERED: tl.constexpr, WEIGHTED: tl.constexpr,
-    MIXED: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
-    DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    MASKED: tl.constexpr, EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The smaller sums L, G, p, r over keys and values, or queries and dy with weights r = dz.
 
     Narrow tokens are folded, FOLD side by side, so that products are wide enough for the matrix
     unit; blocks off the diagonal are thrown away. Sums of rows are products with HEIGHT rows of
     ones, or added up number by number where HEIGHT is 0. Where rows are normalised, each one's
-    alpha is kept. L is left out unless MIXED.
+    alpha is kept.
     """
     split, bh = tl.program_id(0), tl.program_id(1)
     rows: tl.constexpr = BLOCK // FOLD
@@ -127,17 +126,15 @@ def moments(
         gram = settle(product(tl.trans(x), weighted, gram, PRECISION))
         sum_x = _add_rows(sum_x, weighted, HEIGHT, PRECISION)
         sum_w = _add_rows(sum_w, w, HEIGHT, PRECISION)
-        if MIXED:
-            mixed = settle(product(tl.trans(x), w, mixed, PRECISION))
+        mixed = settle(product(tl.trans(x), w, mixed, PRECISION))
         x_base += BLOCK * xn
         w_base += BLOCK * wn
     once = 1.0 if NORMALIZE else factor  # the factor of a row that is not in alpha
     cols, wide = tl.arange(0, DP), tl.arange(0, EP)
     slot = (split * tl.num_programs(1) + bh).to(tl.int64)
     place = out_ptr + slot * (DP * EP + DP * DP + DP + EP)
-    if MIXED:
-        total = _unfold_product(mixed, FOLD)
-        tl.store(place + cols[:, None] * EP + wide[None, :], total * (linear * once))
+    total = _unfold_product(mixed, FOLD)
+    tl.store(place + cols[:, None] * EP + wide[None, :], total * (linear * once))
     place += DP * EP
     total = _unfold_product(gram, FOLD)
     tl.store(place + cols[:, None] * DP + cols[None, :], total * (quadratic * once * once))

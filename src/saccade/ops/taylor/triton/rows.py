@@ -1,16 +1,31 @@
-"""Passes over single rows that both algorithms take: lengths, and the gradient of a quotient."""
+"""Passes over single rows: sums of values, coefficients of keys, gradients of quotients."""
 
 import functools
+from typing import NamedTuple
 
 from torch import Tensor
 
 from saccade.ops.launches import Launch
-from saccade.ops.taylor.triton.blocks import lengths, row_gradients
+from saccade.ops.taylor.triton.blocks import TABLE_STEP
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, Strides, ceil_div
+from saccade.ops.taylor.triton.row_kernels import (
+    key_sums,
+    row_gradients,
+    weighted_row_gradients,
+)
 
-__all__ = ["quotient_gradients", "row_lengths", "temperature_gradient"]
+__all__ = [
+    "KeySums",
+    "Weighted",
+    "key_coefficients",
+    "quotient_gradients",
+    "sum_keys",
+    "temperature_gradient",
+    "weighted_gradients",
+]
 
 _ROWS = 128
+_STEP = TABLE_STEP.value
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
@@ -34,25 +49,107 @@ def quotient_gradients(
     return dy, dz
 
 
+class Weighted(NamedTuple):
+    """What the backward pass of the direct algorithm takes.
+
+    Where queries are normalised, dy and dz are divided by |q|.
+
+    Attributes:
+        dy: Gradients of numerators (B, H, N, E).
+        dz: Gradients of denominators (B H, N).
+        curves: The coefficient of s^2 for each query, s being k.q / |k|, a table (`table_place`);
+            any tensor where queries are not normalised.
+        shifts: dz once more, a table.
+        sum_dy: The sum of dy, not divided by anything (B H, E).
+    """
+
+    dy: Tensor
+    dz: Tensor
+    curves: Tensor
+    shifts: Tensor
+    sum_dy: Tensor
+
+
 @functools.lru_cache(maxsize=KEPT_FORMS)
-def _lengths_launch(f: Form, *, of_queries: bool) -> Launch:
-    tokens, stride = (f.queries, f.q_stride) if of_queries else (f.keys, f.k_stride)
-    return Launch(
-        lengths,
-        (ceil_div(tokens, _ROWS), f.batch_heads),
-        (f.heads, tokens, f.dim, *stride, f.scale if of_queries else 1.0),
-        {"DP": f.padded_dim, "ROWS": _ROWS, "TEMPERED": of_queries},
-    )
+def _weighted_launch(f: Form, grad_stride: Strides) -> Launch:
+    numbers = (
+        f.queries, f.heads, f.dim, f.width, *grad_stride, *f.q_stride, f.lift, f.scale, f.a
+    )  # fmt: skip
+    constants = {
+        "DP": f.padded_dim,
+        "EP": f.padded_width,
+        "ROWS": _ROWS,
+        "NORMALIZE": f.normalised,
+        "MASKED": f.masked,
+        "LIFT": f.normalise_output,
+    }
+    grid = (ceil_div(f.queries, _ROWS), f.batch_heads)
+    return Launch(weighted_row_gradients, grid, numbers, constants)
 
 
-def row_lengths(p: Problem, *, of_queries: bool) -> Tensor:
-    """alpha of every query or key, (B H, tokens); any tensor where rows are not normalised."""
-    x = p.q if of_queries else p.k
-    if not p.form.normalised:
-        return x
-    out = p.numbers(p.form.batch_heads, x.shape[2])
-    _lengths_launch(p.form, of_queries=of_queries)(x, p.temperature, out)
-    return out
+def weighted_gradients(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> Weighted:
+    """The gradients of numerators and denominators, for the direct kernels."""
+    f = p.form
+    launch = _weighted_launch(f, grad.stride())
+    dy = p.new(f.batch, f.heads, f.queries, f.width, dtype=f.operands)
+    dz = p.numbers(f.batch_heads, f.queries)
+    size = (f.batch_heads, ceil_div(f.queries, _STEP) * _STEP)
+    shifts = p.new(*size, dtype=f.operands)
+    curves = p.new(*size, dtype=f.operands) if f.normalised else p.q
+    sums = p.numbers(f.batch_heads, launch.grid[0], f.width)
+    launch(grad, out, total, p.shares(), p.q, p.temperature, dy, dz, curves, shifts, sums)
+    return Weighted(dy, dz, curves, shifts, _added(sums))
+
+
+@functools.lru_cache(maxsize=KEPT_FORMS)
+def _key_sums_launch(f: Form) -> Launch:
+    constants = {
+        "DP": f.padded_dim,
+        "EP": f.padded_width,
+        "ROWS": _ROWS,
+        "NORMALIZE": f.normalised,
+        "MASKED": f.masked,
+    }
+    numbers = (f.heads, f.keys, f.dim, f.width, *f.k_stride, *f.v_stride, f.a, f.b)
+    return Launch(key_sums, (ceil_div(f.keys, _ROWS), f.batch_heads), numbers, constants)
+
+
+class KeySums(NamedTuple):
+    """What the forward pass of the direct algorithm takes.
+
+    Attributes:
+        sum_v: The sum of the values attended to (B H, E).
+        curves: The coefficient of s^2 for each key, s being x.k, a table (`table_place`); any
+            tensor where keys are not normalised.
+        slopes: The coefficient of s likewise.
+    """
+
+    sum_v: Tensor
+    curves: Tensor
+    slopes: Tensor
+
+
+def sum_keys(p: Problem) -> KeySums:
+    """One pass over keys and values, for the direct kernels."""
+    f = p.form
+    launch = _key_sums_launch(f)
+    curves = slopes = p.k
+    if f.normalised:
+        size = (2, f.batch_heads, ceil_div(f.keys, _STEP) * _STEP)
+        curves, slopes = p.new(*size, dtype=f.operands)
+    sums = p.numbers(f.batch_heads, launch.grid[0], f.width)
+    launch(p.k, p.v, p.key_mask, curves, slopes, sums)
+    return KeySums(_added(sums), curves, slopes)
+
+
+def key_coefficients(p: Problem) -> tuple[Tensor, Tensor]:
+    """The coefficients of s^2 and s for each key; any tensors where keys are not normalised."""
+    return sum_keys(p)[1:] if p.form.normalised else (p.k, p.k)
+
+
+def _added(parts: Tensor) -> Tensor:
+    """Sums over axis 1."""
+    return parts.sum(dim=1) if parts.shape[1] != 1 else parts[:, 0]
 
 
 def temperature_gradient(p: Problem, dt: Tensor) -> Tensor | None:

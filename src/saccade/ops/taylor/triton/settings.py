@@ -53,18 +53,20 @@ Table = dict[str, dict[int, Blocks]]
 
 _HOPPER: Table = {
     "direct_forward": {
-        16: Blocks(64, 64, 4, 3),
-        32: Blocks(128, 128, 8, 3, registers=128),
-        64: Blocks(128, 64, 8, 3, piece=64),
-        128: Blocks(128, 128, 8, 3, piece=128),
+        16: Blocks(128, 64, 4, 3),
+        32: Blocks(128, 64, 4, 3, registers=168),
+        64: Blocks(128, 64, 4, 3),
+        128: Blocks(128, 128, 8, 3),
     },
     "direct_queries": {
-        16: Blocks(64, 64, 4, 3),
+        16: Blocks(128, 64, 4, 3),
+        32: Blocks(128, 64, 4, 3, registers=168),
+        64: Blocks(128, 64, 8, 3, registers=128),
         128: Blocks(128, 64, 8, 3),
     },
     "direct_keys": {
-        16: Blocks(64, 64, 4, 3),
         32: Blocks(128, 64, 4, 3),
+        64: Blocks(64, 64, 4, 3, registers=168),
         128: Blocks(128, 64, 8, 3),
     },
     "accumulate": {
@@ -108,7 +110,7 @@ _AMPERE: Table = {
         16: Blocks(64, 64, 4, 3),
         32: Blocks(128, 64, 8, 3),
         64: Blocks(128, 32, 8, 3),
-        128: Blocks(64, 32, 8, 2),
+        128: Blocks(64, 32, 8, 2, registers=255),
     },
     "accumulate": {
         16: Blocks(0, 64, 4, 3, resident=4),

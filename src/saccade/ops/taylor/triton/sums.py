@@ -110,23 +110,21 @@ def _narrow_sums(p: Problem, gradients: Gradients | None) -> tuple[Tensor, Tenso
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
-def _moments_launch(f: Form, of_queries: bool, mixed: bool) -> Launch:
+def _moments_launch(f: Form, of_queries: bool) -> Launch:
     size = f.blocks("moments")
     parts, numbers, constants = _loop(f, size, of_queries)
     # Wide values beside narrow keys, folded, are more than registers hold.
     height = size.rows if f.padded_width <= 2 * f.padded_dim else 0
     fold = min(height // f.padded_dim, size.block // 16)  # a product takes 16 rows or more
-    constants |= {"FOLD": max(1, fold), "HEIGHT": height, "MIXED": mixed}
+    constants |= {"FOLD": max(1, fold), "HEIGHT": height}
     return Launch(moments, (parts, f.batch_heads), numbers, constants)
 
 
-def row_moments(
-    p: Problem, gradients: Gradients | None = None, *, mixed: bool = True
-) -> tuple[Tensor, Tensor]:
-    """The smaller sums, L among them or not; alpha of every row that is normalised."""
+def row_moments(p: Problem, gradients: Gradients | None = None) -> tuple[Tensor, Tensor]:
+    """The smaller sums, and alpha of every row that is normalised."""
     f, of_queries = p.form, gradients is not None
     x, w, r = (p.k, p.v, p.k) if gradients is None else (p.q, *gradients)
-    launch = _moments_launch(f, of_queries, mixed)
+    launch = _moments_launch(f, of_queries)
     alpha = p.numbers(f.batch_heads, x.shape[2]) if f.normalised else x
     sums = p.numbers(launch.grid[0], f.batch_heads, f.moments_size)
     launch(x, w, r, p.key_mask, p.temperature, sums, alpha)

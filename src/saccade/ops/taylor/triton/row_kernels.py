@@ -1,0 +1,124 @@
+"""Kernels that go over rows once: sums of values, coefficients of keys, gradients of quotients."""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+import triton
+import triton.language as tl
+
+from saccade.ops.taylor.triton.blocks import (
+    head_offset,
+    load_rows,
+    load_share,
+    output_factor,
+    row_factors,
+    store_rows,
+    table_offset,
+    table_place,
+)
+
+__all__ = ["key_sums", "row_gradients", "weighted_row_gradients"]
+
+
+@triton.jit
+def key_sums(
+    k_ptr, v_ptr, mask_ptr, curves_ptr, slopes_ptr, sums_ptr, heads, keys, D, E,
+    kb, kh, kn, kd, vb, vh, vn, vd, a, b,
+    DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr,
+    NORMALIZE: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """The sum of v over a block of keys.
+
+    Where keys are normalised, w' = b s / |k| + a s^2 / |k|^2, and both coefficients are kept.
+    """
+    block, bh = tl.program_id(0), tl.program_id(1)
+    first = block * ROWS
+    rows = first + tl.arange(0, ROWS)
+    exists = rows < keys
+    keep = exists
+    if MASKED:
+        keep = (
+            tl.load(mask_ptr + (bh // heads).to(tl.int64) * keys + rows, mask=exists, other=0) != 0
+        )
+    cols, wide = tl.arange(0, DP), tl.arange(0, EP)
+    v_base = v_ptr + head_offset(bh, heads, vb, vh) + first.to(tl.int64) * vn
+    v = load_rows(v_base, keep, wide, E, vn, vd, False).to(tl.float32)
+    slot = bh.to(tl.int64) * tl.num_programs(0) + block
+    tl.store(sums_ptr + slot * E + wide, tl.sum(v, axis=0), mask=wide < E)
+    if NORMALIZE:
+        k_base = k_ptr + head_offset(bh, heads, kb, kh) + first.to(tl.int64) * kn
+        alpha = row_factors(load_rows(k_base, keep, cols, D, kn, kd, False), 1.0, True)
+        alpha = tl.where(keep, alpha, 0.0)
+        place = table_offset(bh, keys) + table_place(rows)
+        dtype = curves_ptr.dtype.element_ty
+        tl.store(curves_ptr + place, (a * alpha * alpha).to(dtype))
+        tl.store(slopes_ptr + place, (b * alpha).to(dtype))
+
+
+@triton.jit
+def _quotient(grad_base, out_base, total_base, keep, cols, E, grad_n, grad_d, factor):
+    """dy and dz of a block of rows."""
+    g = load_rows(grad_base, keep, cols, E, grad_n, grad_d, False).to(tl.float32)
+    o = load_rows(out_base, keep, cols, E, E, 1, False).to(tl.float32)
+    rows = tl.arange(0, keep.shape[0])
+    inverse = 1.0 / tl.load(total_base + rows, mask=keep, other=1.0)
+    return g * (inverse * factor)[:, None], -tl.sum(g * o, axis=1) * inverse
+
+
+@triton.jit
+def row_gradients(
+    grad_ptr, out_ptr, total_ptr, share_ptr, dy_ptr, dz_ptr, queries, heads,
+    grad_b, grad_h, grad_n, grad_d, E, lift,
+    EP: tl.constexpr, ROWS: tl.constexpr, MASKED: tl.constexpr, LIFT: tl.constexpr,
+):  # fmt: skip
+    """From g and o = f y / z: the gradients f g / z and -(g.o) / z of y and z."""
+    first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
+    keep = first + tl.arange(0, ROWS) < queries
+    cols = tl.arange(0, EP)
+    row = bh.to(tl.int64) * queries + first
+    share = load_share(share_ptr, bh // heads, MASKED)
+    grad_base = grad_ptr + head_offset(bh, heads, grad_b, grad_h) + first.to(tl.int64) * grad_n
+    dy, dz = _quotient(
+        grad_base, out_ptr + row * E, total_ptr + row, keep, cols, E, grad_n, grad_d,
+        output_factor(share, lift, LIFT),
+    )  # fmt: skip
+    store_rows(dy_ptr + row * E, keep, cols, E, E, dy)
+    tl.store(dz_ptr + row + tl.arange(0, ROWS), dz, mask=keep)
+
+
+@triton.jit
+def weighted_row_gradients(
+    grad_ptr, out_ptr, total_ptr, share_ptr, q_ptr, temperature_ptr,
+    dy_ptr, dz_ptr, curves_ptr, shifts_ptr, sums_ptr, queries, heads, D, E,
+    grad_b, grad_h, grad_n, grad_d, qb, qh, qn, qd, lift, scale, a,
+    DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr,
+    NORMALIZE: tl.constexpr, MASKED: tl.constexpr, LIFT: tl.constexpr,
+):  # fmt: skip
+    """As `row_gradients`, for the direct kernels, with the sum of dy over the block of rows.
+
+    Where queries are normalised, dy and dz are divided by the length of their query, and the
+    coefficient of s^2 is kept for each.
+    """
+    block, bh = tl.program_id(0), tl.program_id(1)
+    first = block * ROWS
+    local = tl.arange(0, ROWS)
+    keep = first + local < queries
+    cols, wide = tl.arange(0, DP), tl.arange(0, EP)
+    row = bh.to(tl.int64) * queries + first
+    share = load_share(share_ptr, bh // heads, MASKED)
+    grad_base = grad_ptr + head_offset(bh, heads, grad_b, grad_h) + first.to(tl.int64) * grad_n
+    dy, dz = _quotient(
+        grad_base, out_ptr + row * E, total_ptr + row, keep, wide, E, grad_n, grad_d,
+        output_factor(share, lift, LIFT),
+    )  # fmt: skip
+    slot = bh.to(tl.int64) * tl.num_programs(0) + block
+    tl.store(sums_ptr + slot * E + wide, tl.sum(dy, axis=0), mask=wide < E)
+    place = table_offset(bh, queries) + table_place(first + local)
+    if NORMALIZE:
+        q_base = q_ptr + head_offset(bh, heads, qb, qh) + first.to(tl.int64) * qn
+        inverse = row_factors(load_rows(q_base, keep, cols, D, qn, qd, False), 1.0, True)
+        dy, dz = dy * inverse[:, None], dz * inverse
+        curve = a * scale * tl.load(temperature_ptr + bh % heads) * inverse
+        tl.store(curves_ptr + place, curve.to(curves_ptr.dtype.element_ty))
+    store_rows(dy_ptr + row * E, keep, wide, E, E, dy)
+    tl.store(dz_ptr + row + local, dz, mask=keep)
+    tl.store(shifts_ptr + place, dz.to(shifts_ptr.dtype.element_ty))
