@@ -72,13 +72,19 @@ PUBLISHED = {
 
 
 def comparison_table(path: Path) -> str:
-    """The README's table of attentions, made from the results of a comparison."""
-    rows = json.loads(path.read_text())["rows"]
+    """The README's table of attentions, made from the results of a comparison.
+
+    Seconds are told where attentions were measured one at a time.
+    """
+    results = json.loads(path.read_text())
+    alone = results.get("speed") == "alone"
     lines = [
         "| attention | test accuracy, 95 % interval | points to softmax | p (Holm) | published |",
         "|---|---|---|---|---|",
     ]
-    for row in sorted(rows, key=lambda row: -row["accuracy"]):
+    if alone:
+        lines = [f"{line} {more} |" for line, more in zip(lines, ("s/epoch", "---"), strict=True)]
+    for row in sorted(results["rows"], key=lambda row: -row["accuracy"]):
         low, mean, high = (100 * row[f"accuracy{end}"] for end in ("_low", "", "_high"))
         apart, chance = "", ""
         if row["difference"] is not None:
@@ -88,6 +94,7 @@ def comparison_table(path: Path) -> str:
         lines.append(
             f"| `{row['attention']}` | {mean:.2f} % ({low:.1f} to {high:.1f}) | {apart} | {chance} "
             f"| {f'{published:.2f} %' if published else ''} |"
+            + (f" {row['seconds_per_epoch']:.2f} |" if alone else "")
         )
     return "\n".join(lines)
 
@@ -96,6 +103,7 @@ TABLES = {
     "benchmarks/attention_cpu_202611.json": benchmark_table,
     "benchmarks/attention_h200_202611.json": gpu_table,
     "benchmarks/compare_vit_cifar10_h200_202611/results.json": comparison_table,
+    "benchmarks/compare_hybrid_cifar10_h200_202611/results.json": comparison_table,
 }
 
 
