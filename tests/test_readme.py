@@ -136,3 +136,12 @@ def test_the_recipes_tell_what_their_attention_reached_in_the_comparison():
         attention = "performer" if name == "favor" else f"performer_{name}"
         assert f" {100 * reached[attention]:.2f} % on the test set, one seed" in header
         assert folder in header
+
+
+def test_committed_pages_have_the_figures_they_link_to():
+    pages = sorted((ROOT / "benchmarks").glob("compare_*/report.html"))
+    assert len(pages) == 3
+    for page in pages:
+        linked = re.findall(r'href="(figures/[^"]+)"', page.read_text())
+        assert len(linked) > 40
+        assert not [name for name in linked if not (page.parent / name).is_file()]

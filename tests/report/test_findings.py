@@ -1,5 +1,6 @@
 """The numbers are those of the runs, and nothing is claimed that they do not carry."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,18 @@ def test_a_dead_attention_is_called_worse_and_a_small_gap_is_not(study: Findings
     told = headline(study, "digits")
     assert "performer is less accurate than softmax" in told
     assert "For taylor no difference can be claimed" in told
+
+
+def test_equal_differences_are_told_once(study: Findings) -> None:
+    numbers = {"low": -0.9, "high": -0.1, "p_value": 0.001, "p_corrected": 0.002}
+    base, *others = study.rows
+    rows = [
+        replace(row, against_baseline=Claim(row.label, "softmax", size, **numbers))
+        for row, size in zip(others, (-0.2, -0.20004), strict=True)
+    ]
+    told = headline(replace(study, rows=[base, *rows]), "digits")
+    assert "are less accurate than softmax" in told
+    assert "by 20.0 points." in told
 
 
 def test_a_claim_goes_by_the_corrected_value() -> None:

@@ -167,10 +167,9 @@ def _of_nothing(claims: Sequence[Claim], level: str, dataset: str) -> str:
 
 
 def _span(claims: Sequence[Claim]) -> str:
-    sizes = sorted(abs(claim.difference) for claim in claims)
-    if len(sizes) == 1:
-        return f"{points(sizes[0], signed=False)} points"
-    return f"{points(sizes[0], signed=False)} to {points(sizes[-1], signed=False)} points"
+    sizes = [abs(claim.difference) for claim in claims]
+    low, high = points(min(sizes), signed=False), points(max(sizes), signed=False)
+    return f"{low} points" if low == high else f"{low} to {high} points"
 
 
 def _of_cost(found: Findings) -> list[str]:
