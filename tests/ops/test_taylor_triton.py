@@ -1,5 +1,6 @@
 """Fused Taylor attention against the float64 equations, in Triton's interpreter or on a GPU."""
 
+import itertools
 import re
 import subprocess
 import sys
@@ -7,16 +8,19 @@ from functools import partial
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from saccade.errors import ConfigError
 from saccade.ops import taylor_attention
+from saccade.ops.backends import fused_obstacle
 from saccade.ops.taylor import taylorshift_attention
 from saccade.ops.taylor.reference import taylor_attention_reference
 from tests.ops.mechanisms import assert_as_good_as_plain, make_inputs, with_gradients
 
 pytest.importorskip("triton")
 
-from saccade.ops.taylor.triton import efficient, settings, sums
+from saccade.ops.taylor.triton import efficient, operators, settings, sums
+from saccade.ops.taylor.triton.blocks import TABLE_STEP
 from saccade.ops.taylor.triton.problem import form_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -140,12 +144,83 @@ def test_blocks_of_bfloat16_are_right_too(algorithm, dim, width):
     assert_as_good_as_plain(partial(fused, algorithm), equation, make, torch.float32, draws=2)
 
 
+@pytest.mark.parametrize(
+    ("capability", "dtype", "word"),
+    [
+        ((7, 5), torch.bfloat16, "bfloat16 needs compute capability 8.0"),
+        ((7, 5), torch.float32, None),
+        ((8, 0), torch.bfloat16, None),
+    ],
+)
+def test_bfloat16_is_left_to_torch_where_the_gpu_cannot_multiply_it(
+    capability, dtype, word, monkeypatch
+):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capability)
+    with FakeTensorMode():
+        told = fused_obstacle(torch.empty(1, 1, 4, 8, device="cuda:0", dtype=dtype), 8)
+    assert (told or "").startswith(word or "")
+    assert (told is None) is (word is None)
+
+
 def test_a_device_nobody_knows_gets_the_blocks_that_ask_for_least():
     def blocks(capability):
         return settings.blocks_for("gradients", 32, torch.bfloat16, capability)
 
     assert blocks((7, 5)) == blocks((8, 6)) == blocks((8, 9)) == blocks((12, 0))
     assert len({blocks((9, 0)), blocks((8, 0)), blocks((8, 6))}) == 3
+
+
+def result_and_gradients(algorithm, inputs, dtype):
+    q, k, v, mask, temperature = inputs
+    leaves = [x.to(dtype).requires_grad_() for x in (q, k, v, temperature)]
+    out = fused_shift(algorithm, *leaves[:3], mask, leaves[3])
+    return [out, *torch.autograd.grad(out.square().sum(), leaves)]
+
+
+@both
+@pytest.mark.parametrize("masked", [False, True])
+def test_more_heads_than_a_launch_takes_go_in_parts(algorithm, masked, monkeypatch):
+    shape = {"batch": 5, "heads": 2, "queries": 20, "keys": 24, "dim": 8, "masked": masked}
+    run = partial(result_and_gradients, algorithm, draw_shift(0, **shape), torch.float32)
+    whole = run()
+    launched, forward = [], operators._forward
+
+    def noted(q, *rest):
+        launched.append(len(q))
+        return forward(q, *rest)
+
+    monkeypatch.setattr(operators, "MOST_HEADS", 5)
+    monkeypatch.setattr(operators, "_forward", noted)
+    torch.testing.assert_close(run(), whole)
+    assert launched == [2, 2, 1]
+
+
+@pytest.mark.gpu
+@both
+def test_more_heads_than_an_axis_of_a_grid_holds(algorithm):
+    q, k, v = torch.randn(3, 9000, 8, 16, 8, device="cuda", dtype=torch.bfloat16)
+    run = partial(taylor_attention, algorithm=algorithm, backend="triton")
+    torch.testing.assert_close(run(q, k, v)[-3:], run(q[-3:], k[-3:], v[-3:]), rtol=0, atol=0)
+
+
+@both
+def test_bfloat16_is_roughly_right_in_the_interpreter(algorithm):
+    shape = {"batch": 2, "heads": 2, "queries": 70, "keys": 90, "dim": 24, "masked": True}
+    inputs = draw_shift(0, **shape)
+    exact = result_and_gradients(algorithm, inputs, torch.float32)
+    for found, true in zip(
+        result_and_gradients(algorithm, inputs, torch.bfloat16), exact, strict=True
+    ):
+        assert (found.float() - true).norm() < 0.05 * true.norm()
+
+
+def test_blocks_that_go_by_fit_the_tables():
+    capabilities = ((7, 5), (8, 0), (8, 6), (9, 0), (10, 0))
+    for capability, dtype in itertools.product(capabilities, (torch.bfloat16, torch.float32)):
+        for kernel, dim in itertools.product(("forward", "queries", "keys"), range(1, 129)):
+            size = settings.blocks_for(f"direct_{kernel}", dim, dtype, capability).block
+            assert size in (32, 64, 128)
+            assert TABLE_STEP.value % size == 0
 
 
 @both
@@ -283,7 +358,7 @@ def test_products_stay_whole_on_hopper(normalised):
         ("80", "bfloat16", "32,128", 100),
         ("80", "bfloat16", "20x100", 1100),
         ("86", "bfloat16", "32,64,128,100x20", 300),
-        ("90", "bfloat16", "16x64,128x20", 800),
+        ("90", "bfloat16", "24,16x64,128x20", 800),
         ("80", "float32", "128", 600),
         ("86", "float32", "32,32x16,64", 600),
         ("90", "float32", "11x108,128", 600),

@@ -42,7 +42,14 @@ def fused_obstacle(v: Tensor, head_dim: int | None = None) -> str | None:
         return f"D={head_dim}, E={v.shape[-1]}, and it takes heads up to {MAX_WIDTH} wide"
     if not v.is_cuda and not (v.device.type == "cpu" and _is_interpreted()):
         return f"the tensors are on {v.device.type} (set TRITON_INTERPRET=1 to test on the CPU)"
+    if v.is_cuda and v.dtype == torch.bfloat16 and not _has_bfloat16(v.get_device()):
+        return "bfloat16 needs compute capability 8.0 or more"
     return None
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _has_bfloat16(index: int) -> bool:
+    return torch.cuda.get_device_capability(index) >= (8, 0)
 
 
 def _is_interpreted() -> bool:

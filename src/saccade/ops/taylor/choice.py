@@ -14,9 +14,10 @@ from saccade.ops.taylor.thresholds import speed_threshold
 
 __all__ = ["Choice", "explain_choice"]
 
-# Tokens from which the fused efficient kernels beat the fused direct ones, by head dim: where the
-# lines of benchmarks/attention_h200_202611.json cross (bfloat16; the mean of plain and normalised).
-# They begin at 1,024 tokens: what lies below is extrapolated.
+# Tokens from which the fused efficient kernels beat the fused direct ones, by head dim: about where
+# the lines of benchmarks/attention_h200_202611.json cross (bfloat16; between plain and normalised,
+# whose efficient kernels are a little faster than there, docs/log.md). They begin at 1,024 tokens:
+# what lies below is extrapolated.
 _FUSED_CROSSOVERS = {
     "forward": {16: 400, 32: 1100, 64: 3000, 128: 11900},
     "training": {16: 500, 32: 860, 64: 2530, 128: 9600},

@@ -112,8 +112,8 @@ def table_place(row):
 def load_table(pointer, BLOCK: tl.constexpr):
     """The numbers of the next rows out of a table, rows that do not exist included."""
     x = tl.load(pointer + tl.arange(0, BLOCK))
-    x = tl.permute(tl.reshape(x, (BLOCK // 32, 4, 4, 2)), (0, 2, 1, 3))
-    return tl.reshape(x, (BLOCK,))
+    x = tl.reshape(tl.permute(tl.reshape(x, (BLOCK // 32, 4, 4, 2)), (0, 2, 1, 3)), (BLOCK,))
+    return x if _COMPILED else x.to(tl.float32)  # the interpreter cannot multiply bfloat16
 
 
 @triton.jit
@@ -177,11 +177,11 @@ def pull_back_weighted(grad, raw, factor, NORMALIZE: tl.constexpr):
     """As `pull_back`, from a gradient that is divided by the length of its row already."""
     raw = raw.to(tl.float32)
     if NORMALIZE:
-        length = tl.maximum(tl.sqrt(tl.sum(raw * raw, axis=1)), NORM_EPS)
-        unit = raw / length[:, None]
-        along = tl.sum(grad * unit, axis=1)
-        return (grad - along[:, None] * unit) * factor, along * length
-    return grad * factor, tl.sum(grad * raw, axis=1)
+        unit = raw / tl.maximum(tl.sqrt(tl.sum(raw * raw, axis=1)), NORM_EPS)[:, None]
+        dx = (grad - tl.sum(grad * unit, axis=1)[:, None] * unit) * factor
+    else:
+        dx = grad * factor
+    return dx, tl.sum(grad * raw, axis=1)
 
 
 @triton.jit

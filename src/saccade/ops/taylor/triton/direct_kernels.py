@@ -80,7 +80,7 @@ def direct_forward(
         w = times(s, line(s, curve, slope))
         sums = add_row_sums(sums, w)
         acc = product(w, v, acc, PRECISION)
-        if DP < 128 or MASKED:  # the widest stays whole without, and overlaps the next step
+        if DP < 128 or MASKED:  # the widest stays whole without, unmasked, and overlaps the next
             acc = settle(acc)
         k_base += BLOCK * kn
         v_base += BLOCK * vn
@@ -191,7 +191,6 @@ def direct_keys(
     dv = (factor * dv + c * sum_dy[None, :]) * over
     raw = load_rows(k_base, keep, cols, D, kn, kd, False)  # again, for its registers' sake
     dk, _ = pull_back(dk * (factor * over), raw, 1.0 if NORMALIZE else scale, NORMALIZE)
-    kept = tl.where(keep, 1.0, 0.0)[:, None]
     row_out = bh.to(tl.int64) * keys + first
-    store_rows(dk_ptr + row_out * D, exists, cols, D, D, dk * kept)
-    store_rows(dv_ptr + row_out * E, exists, wide, E, E, dv * kept)
+    store_rows(dk_ptr + row_out * D, exists, cols, D, D, tl.where(keep[:, None], dk, 0.0))
+    store_rows(dv_ptr + row_out * E, exists, wide, E, E, tl.where(keep[:, None], dv, 0.0))

@@ -1,5 +1,6 @@
 """The fused kernels as torch operators: autograd, fake tensors, compile, FLOPs."""
 
+from itertools import repeat
 from typing import Literal
 
 import torch
@@ -12,6 +13,9 @@ from saccade.ops.taylor.triton.efficient import run_efficient, run_efficient_bac
 from saccade.ops.taylor.triton.problem import Problem, moments_size, tile_pairs
 
 __all__ = ["fused"]
+
+MOST_HEADS = 65535
+"""Heads of samples that one launch takes: programs along the second axis of a grid."""
 
 
 def _problem(
@@ -159,5 +163,14 @@ def fused(
     if temperature is not None:
         temperature = temperature.float()
     options = (scale, *coefficients, normalise_output, algorithm == "efficient")
-    out: Tensor = _forward(q, k, v, key_mask, temperature, *options)[0]
-    return out
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        out: Tensor = _forward(q, k, v, mask, temperature, *options)[0]
+        return out
+
+    samples = MOST_HEADS // max(1, q.shape[1])
+    if q.shape[0] <= samples:
+        return attend(q, k, v, key_mask)
+    inputs = (torch.split(x, samples) for x in (q, k, v))
+    masks = repeat(None) if key_mask is None else torch.split(key_mask, samples)
+    return torch.cat([attend(*part) for part in zip(*inputs, masks, strict=False)])

@@ -24,9 +24,9 @@ def key_sums(
     k_ptr, v_ptr, mask_ptr, curves_ptr, slopes_ptr, sums_ptr, heads, keys, D, E,
     kb, kh, kn, kd, vb, vh, vn, vd, a, b,
     DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr,
-    NORMALIZE: tl.constexpr, MASKED: tl.constexpr,
+    SUM: tl.constexpr, NORMALIZE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """The sum of v over a block of keys.
+    """The sum of v over a block of keys, where asked for.
 
     Where keys are normalised, w' = b s / |k| + a s^2 / |k|^2, and both coefficients are kept.
     """
@@ -40,10 +40,11 @@ def key_sums(
             tl.load(mask_ptr + (bh // heads).to(tl.int64) * keys + rows, mask=exists, other=0) != 0
         )
     cols, wide = tl.arange(0, DP), tl.arange(0, EP)
-    v_base = v_ptr + head_offset(bh, heads, vb, vh) + first.to(tl.int64) * vn
-    v = load_rows(v_base, keep, wide, E, vn, vd, False).to(tl.float32)
-    slot = bh.to(tl.int64) * tl.num_programs(0) + block
-    tl.store(sums_ptr + slot * E + wide, tl.sum(v, axis=0), mask=wide < E)
+    if SUM:
+        v_base = v_ptr + head_offset(bh, heads, vb, vh) + first.to(tl.int64) * vn
+        v = load_rows(v_base, keep, wide, E, vn, vd, False).to(tl.float32)
+        slot = bh.to(tl.int64) * tl.num_programs(0) + block
+        tl.store(sums_ptr + slot * E + wide, tl.sum(v, axis=0), mask=wide < E)
     if NORMALIZE:
         k_base = k_ptr + head_offset(bh, heads, kb, kh) + first.to(tl.int64) * kn
         alpha = row_factors(load_rows(k_base, keep, cols, D, kn, kd, False), 1.0, True)

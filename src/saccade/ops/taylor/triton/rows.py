@@ -60,7 +60,7 @@ class Weighted(NamedTuple):
         curves: The coefficient of s^2 for each query, s being k.q / |k|, a table (`table_place`);
             any tensor where queries are not normalised.
         shifts: dz once more, a table.
-        sum_dy: The sum of dy, not divided by anything (B H, E).
+        sum_dy: The sum of dy, never divided by |q| (B H, E).
     """
 
     dy: Tensor
@@ -102,8 +102,9 @@ def weighted_gradients(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> 
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
-def _key_sums_launch(f: Form) -> Launch:
+def _key_sums_launch(f: Form, *, values: bool) -> Launch:
     constants = {
+        "SUM": values,
         "DP": f.padded_dim,
         "EP": f.padded_width,
         "ROWS": _ROWS,
@@ -115,7 +116,7 @@ def _key_sums_launch(f: Form) -> Launch:
 
 
 class KeySums(NamedTuple):
-    """What the forward pass of the direct algorithm takes.
+    """What the direct algorithm takes of keys and values beside themselves.
 
     Attributes:
         sum_v: The sum of the values attended to (B H, E).
@@ -132,11 +133,8 @@ class KeySums(NamedTuple):
 def sum_keys(p: Problem) -> KeySums:
     """One pass over keys and values, for the direct kernels."""
     f = p.form
-    launch = _key_sums_launch(f)
-    curves = slopes = p.k
-    if f.normalised:
-        size = (2, f.batch_heads, ceil_div(f.keys, _STEP) * _STEP)
-        curves, slopes = p.new(*size, dtype=f.operands)
+    launch = _key_sums_launch(f, values=True)
+    curves, slopes = _coefficient_tables(p)
     sums = p.numbers(f.batch_heads, launch.grid[0], f.width)
     launch(p.k, p.v, p.key_mask, curves, slopes, sums)
     return KeySums(_added(sums), curves, slopes)
@@ -144,7 +142,19 @@ def sum_keys(p: Problem) -> KeySums:
 
 def key_coefficients(p: Problem) -> tuple[Tensor, Tensor]:
     """The coefficients of s^2 and s for each key; any tensors where keys are not normalised."""
-    return sum_keys(p)[1:] if p.form.normalised else (p.k, p.k)
+    curves, slopes = _coefficient_tables(p)
+    if p.form.normalised:
+        launch = _key_sums_launch(p.form, values=False)
+        launch(p.k, p.v, p.key_mask, curves, slopes, curves)
+    return curves, slopes
+
+
+def _coefficient_tables(p: Problem) -> tuple[Tensor, Tensor]:
+    f = p.form
+    if not f.normalised:
+        return p.k, p.k
+    size = (f.batch_heads, ceil_div(f.keys, _STEP) * _STEP)
+    return p.new(*size, dtype=f.operands), p.new(*size, dtype=f.operands)
 
 
 def _added(parts: Tensor) -> Tensor:

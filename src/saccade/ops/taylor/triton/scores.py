@@ -1,7 +1,7 @@
 """Arithmetic of scores in bfloat16, two numbers at a time.
 
 Scores come out of the matrix unit in float32 and go back to it as bfloat16. Rounded at once, two of
-them share each instruction; that leaves errors of a few roundings instead of one, below those of
+them share each instruction; that leaves errors of a few roundings instead of one, about those of
 the plain formula in bfloat16. Other dtypes are computed in float32 throughout.
 """
 

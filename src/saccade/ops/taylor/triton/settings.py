@@ -1,9 +1,9 @@
 """Block sizes of the fused kernels, by the device's compute capability.
 
 They are data, so that no call waits for a search. Those of bfloat16 on Hopper were searched on an
-H200 (`docs/log.md`). The others were found by compiling, not by timing: they fit the shared memory
-of a program, spill little or nothing, and take as many tokens a step as they then can. Each table
-goes by the largest width that an entry serves.
+H200 (`docs/log.md`), but for widths of 17 to 31. The others were found by compiling, not by timing:
+they fit the shared memory of a program, spill little or nothing, and take as many tokens a step as
+they then can. Each table goes by the largest width that an entry serves.
 """
 
 from typing import NamedTuple
@@ -54,17 +54,21 @@ Table = dict[str, dict[int, Blocks]]
 _HOPPER: Table = {
     "direct_forward": {
         16: Blocks(128, 64, 4, 3),
+        31: Blocks(128, 64, 8, 3),
         32: Blocks(128, 64, 4, 3, registers=168),
         64: Blocks(128, 64, 4, 3),
         128: Blocks(128, 128, 8, 3),
     },
     "direct_queries": {
         16: Blocks(128, 64, 4, 3),
+        31: Blocks(128, 64, 8, 3),
         32: Blocks(128, 64, 4, 3, registers=168),
         64: Blocks(128, 64, 8, 3, registers=128),
         128: Blocks(128, 64, 8, 3),
     },
     "direct_keys": {
+        16: Blocks(128, 64, 4, 3),
+        31: Blocks(128, 64, 8, 3),
         32: Blocks(128, 64, 4, 3),
         64: Blocks(64, 64, 4, 3, registers=168),
         128: Blocks(128, 64, 8, 3),
