@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -59,6 +60,24 @@ def test_kills_lose_nothing_and_run_nothing_twice(
     compare(plan, out, resume=True, quiet=True)
     assert finished_at(out).items() >= done.items()
     assert_nothing_twice_or_lost(out, plan, finished)
+
+
+def compare_with_small_files(plan: Plan, out: Path) -> None:
+    """Body of a child process whose files cannot grow past some bytes, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+    compare_and_exit(plan, out)
+
+
+def test_first_weights_that_do_not_fit_the_disk_are_named(
+    plan: Plan, start: Start, tmp_path: Path, finished: Path
+) -> None:
+    out = tmp_path / "study"
+    largest = max(path.stat().st_size for path in (finished / "initial").iterdir())
+    assert largest > 10_000
+    process = start(compare_with_small_files, plan, out)
+    process.join(PATIENCE_S)
+    assert process.exitcode == 4
+    assert not [*(out / "initial").iterdir()]
 
 
 def is_alone(trainer: Trainer) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from saccade.config import Config
+from saccade.config import Config, with_overrides
 from saccade.data import Batch
 from saccade.errors import ConfigError, DataError, SaccadeError, TrainingError
 from saccade.runs import RunFolder
@@ -19,6 +19,7 @@ from saccade.train.distributed import connect
 from saccade.train.guard import FiniteGuard
 from saccade.train.step import Stepper
 from saccade.train.weights import snapshot
+from tests.data.pictures import good_folder, truncate
 from tests.train.test_resume import stopped_early
 from tests.train.tiny_runs import Start, final_state, tiny
 from tests.waiting import PATIENCE_S
@@ -219,3 +220,16 @@ def test_a_model_that_ends_without_finite_outputs_is_a_failure(tmp_path: Path) -
     with pytest.raises(TrainingError, match="not finite"):
         train(config, tmp_path / "run", quiet=True)
     assert RunFolder(tmp_path / "run").status()["state"] == "failed"
+
+
+def test_a_bad_image_met_in_the_last_test_can_be_passed_over_on_resume(tmp_path: Path) -> None:
+    root, out = tmp_path / "images", tmp_path / "run"
+    for split in ("train", "test"):
+        good_folder(root / split)
+    truncate(root / "test" / "dog" / "0.png")
+    options = ["data.name=folder", f"data.root={root}", "data.image_size=16", "data.num_train=null"]
+    config = tiny(*options, "data.num_test=null", "train.batch_size=4", "train.epochs=1")
+    with pytest.raises(DataError, match=r"bad image .*0\.png"):
+        train(config, out, quiet=True)
+    patient = with_overrides(config, ["data.on_bad_image=skip", "data.max_bad_images=3"])
+    assert 0 <= train(patient, out, resume=True, quiet=True)["test_accuracy"] <= 1

@@ -30,6 +30,8 @@ T = TypeVar("T")
 CHANGEABLE = {
     "data.root",
     "data.workers",
+    "data.on_bad_image",
+    "data.max_bad_images",
     "train.device",
     "train.strategy",
     "train.accumulation",
@@ -43,7 +45,10 @@ CHANGEABLE = {
     "run.log_every_steps",
     "run.trackers",
 }
-"""Keys that a resumed run may change: they say how to compute, not what."""
+"""Keys that a resumed run may change: they say how to compute, not what.
+
+What to do about bad images is among them, since a run may meet the first one in its last test.
+"""
 
 
 RESUMABLE = "what was saved before is intact, go on with --resume"

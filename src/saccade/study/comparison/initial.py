@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from saccade.data import DatasetInfo
+from saccade.errors import TrainingError
 from saccade.models.weight_files import write_tensors
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.plan import Job
@@ -23,15 +27,25 @@ def write_initial_weights(folder: ComparisonFolder, info: DatasetInfo) -> None:
         path = folder.initial(seed)
         if path.exists():
             continue
-        path.parent.mkdir(exist_ok=True)
         torch.manual_seed(seed)
         fold = None if plan.folds is None else 0
         network = build_model(plan.config(Job(plan.baseline, seed, fold)), info)
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
-        write_tensors({name: full(t) for name, t in network.state_dict().items()}, aside)
         try:
-            path.hardlink_to(aside)
-        except FileExistsError:
-            continue
-        finally:
-            aside.unlink()
+            _write_first(path, {name: full(t) for name, t in network.state_dict().items()})
+        except OSError as error:
+            raise TrainingError(
+                f"cannot write {str(path)!r}: {error.strerror or error}; go on with --resume"
+            ) from None
+
+
+def _write_first(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a file whole, or leave the one that is there."""
+    path.parent.mkdir(exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write_tensors(tensors, aside)
+        path.hardlink_to(aside)
+    except FileExistsError:
+        pass
+    finally:
+        aside.unlink(missing_ok=True)
