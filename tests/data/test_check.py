@@ -129,6 +129,15 @@ def test_a_missing_folder_is_one_line(saccade: Saccade, tmp_path: Path) -> None:
     assert "no such folder" in err
 
 
+def test_splits_of_other_names_are_one_line(saccade: Saccade, tmp_path: Path) -> None:
+    for part in ("Train", "Test"):
+        good_folder(tmp_path / part)
+    code, out, err = saccade("data", "check", tmp_path)
+    assert (code, out) == (3, "")
+    assert err.count("\n") == 1
+    assert "'Test', 'Train' look like splits, not classes" in err
+
+
 def test_fetch_of_an_unknown_set_is_a_usage_error(saccade: Saccade) -> None:
     code, _, err = saccade("data", "fetch", "cifar11")
     assert code == 2

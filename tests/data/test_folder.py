@@ -224,6 +224,41 @@ def test_folders_that_cannot_serve_are_refused(tmp_path: Path) -> None:
         load_splits(config(tmp_path))
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ("Test", "Train"),
+        ("test", "val"),
+        ("Test", "train"),
+        ("testing", "train"),
+        ("train", "training"),
+        ("TEST",),
+    ],
+)
+def test_splits_that_make_no_layout_are_not_taken_for_classes(
+    tmp_path: Path, parts: tuple[str, ...]
+) -> None:
+    for part in parts:
+        good_folder(tmp_path / part)
+    with pytest.raises(DataError, match="look like splits, not classes") as error:
+        load_splits(config(tmp_path))
+    message = str(error.value)
+    assert ", ".join(map(repr, parts)) in message
+    assert "accepted: 'train', with or without 'val' and 'test', in lower case" in message
+    assert "\n" not in message
+
+
+def test_a_class_may_be_called_test(tmp_path: Path) -> None:
+    splits = load_splits(config(good_folder(tmp_path, ("control", "test"))))
+    assert splits.info.class_names == ("control", "test")
+
+
+def test_a_file_is_not_called_missing(tmp_path: Path) -> None:
+    file = save(picture(1), tmp_path / "x.png")
+    with pytest.raises(DataError, match="not a folder"):
+        load_splits(config(file))
+
+
 def test_a_class_without_training_images_is_refused(tmp_path: Path) -> None:
     good_folder(tmp_path / "train")
     good_folder(tmp_path / "test", ("cat", "dog", "eel"))

@@ -4,6 +4,8 @@
 - `train/`, `test/`: validation is held out of `train/`.
 - `train/`, `val/`: `val/` is kept for the end as the test set, validation is held out of `train/`.
 - classes only: a fixed stratified fifth is the test set, validation is held out of the rest.
+
+Sub-folders that all look like splits but are none of these (`Train/`, `Test/`) are refused.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ _SPLIT_NAMES = {
     "val": ("val", "valid", "validation"),
     "test": ("test",),
 }
+_LIKE_SPLITS = frozenset(name for names in _SPLIT_NAMES.values() for name in names) | {"testing"}
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,8 @@ def load_folder(config: DataConfig) -> Splits:
 
     Raises:
         ConfigError: `data.root` is not set.
-        DataError: The folder is missing, has fewer than two classes, or a class without images.
+        DataError: The folder is missing, has splits of other names, fewer than two classes, or a
+            class without images.
     """
     if config.root is None:
         raise ConfigError("data.root is not set: data.name='folder' wants the path of the folder")
@@ -99,14 +103,26 @@ def load_folder(config: DataConfig) -> Splits:
 
 
 def split_folders(root: Path) -> dict[str, Path]:
-    """Which folder holds which split; the root itself is `train` where there are none."""
+    """Which folder holds which split; the root itself is `train` where there are none.
+
+    Raises:
+        DataError: There is no such folder, or all of its sub-folders look like splits and do not
+            make a layout that is accepted.
+    """
     if not root.is_dir():
-        raise DataError(f"{str(root)!r}: no such folder")
+        raise DataError(f"{str(root)!r}: {'not a' if root.exists() else 'no such'} folder")
+    present = subfolders(root)
     found = {}
     for part, accepted in _SPLIT_NAMES.items():
-        for name in accepted:
-            if (root / name).is_dir():
-                found[part] = root / name
+        if name := next((name for name in accepted if name in present), None):
+            found[part] = root / name
+    understood = "train" in found and len(found) == len(present)
+    if present and not understood and all(name.lower() in _LIKE_SPLITS for name in present):
+        raise DataError(
+            f"{str(root)!r}: the sub-folders {', '.join(map(repr, present))} look like splits, not "
+            "classes; accepted: 'train', with or without 'val' and 'test', in lower case and one "
+            "of each, or one sub-folder a class"
+        )
     return found if "train" in found else {"train": root}
 
 
