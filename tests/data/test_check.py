@@ -45,6 +45,8 @@ def bad(tmp_path: Path) -> Path:
     shutil.copy(cat / "3.png", root / "train" / "dog" / "cat.png")
     save(Image.open(root / "train" / "dog" / "0.png"), root / "test" / "dog" / "leak.bmp")
     (root / "train" / "fox").mkdir()
+    save(picture(54), root / "loose.png")
+    good_folder(root / "more")
     return root
 
 
@@ -63,8 +65,11 @@ def test_every_kind_of_fault_is_found(bad: Path) -> None:
         ("duplicate_across_splits", "leak.bmp"),
         ("empty_class", "fox"),
         ("unknown_class", "eel"),
+        ("missing_class", "fox"),
+        ("loose_image", "loose.png"),
+        ("foreign_folder", "more"),
     }
-    assert {kind for kind, _ in faults(bad)} <= KINDS.keys()
+    assert {kind for kind, _ in faults(bad)} == KINDS.keys() - {"too_few_classes"}
 
 
 def test_a_good_folder_has_none(tmp_path: Path) -> None:
@@ -76,6 +81,37 @@ def test_a_good_folder_has_none(tmp_path: Path) -> None:
 
 def test_one_class_alone_is_a_fault(tmp_path: Path) -> None:
     assert {kind for kind, _ in faults(good_folder(tmp_path, ("cat",)))} == {"too_few_classes"}
+
+
+@pytest.mark.parametrize("part", ["val", "test"])
+def test_a_class_that_a_split_lacks_is_a_fault(tmp_path: Path, part: str) -> None:
+    good_folder(tmp_path / "train")
+    save(picture(300), tmp_path / part / "dog" / "0.png")
+    assert faults(tmp_path) == {("missing_class", "cat")}
+
+
+@pytest.mark.parametrize("where", [".", "train", "test"])
+def test_loose_images_are_a_fault_and_other_loose_files_are_not(tmp_path: Path, where: str) -> None:
+    good_folder(tmp_path / "train")
+    for number, name in enumerate(("cat", "dog")):
+        save(picture(300 + number), tmp_path / "test" / name / "0.png")
+    (tmp_path / where / "README.md").write_text("where these are from")
+    (tmp_path / where / ".hidden.png").write_bytes(b"")
+    assert faults(tmp_path) == set()
+    save(picture(302), tmp_path / where / "loose.JPG")
+    assert faults(tmp_path) == {("loose_image", "loose.JPG")}
+
+
+def test_loose_images_beside_classes_are_a_fault(tmp_path: Path) -> None:
+    save(picture(300), good_folder(tmp_path) / "loose.png")
+    assert faults(tmp_path) == {("loose_image", "loose.png")}
+
+
+def test_a_folder_beside_train_is_a_fault(tmp_path: Path) -> None:
+    good_folder(tmp_path / "train")
+    good_folder(tmp_path / "fresh")
+    good_folder(tmp_path / "Test")
+    assert faults(tmp_path) == {("foreign_folder", "fresh"), ("foreign_folder", "Test")}
 
 
 def test_sixteen_bit_colour_is_seen(tmp_path: Path) -> None:
@@ -99,7 +135,7 @@ def test_the_command_prints_a_table_and_exits_with_3(saccade: Saccade, bad: Path
     code, out, err = saccade("data", "check", bad)
     assert code == 3
     assert "duplicate_across_splits" in out
-    assert err == f"saccade: {bad}: 13 faults found\n"
+    assert err == f"saccade: {bad}: 16 faults found\n"
 
 
 def test_the_command_prints_json(saccade: Saccade, bad: Path, tmp_path: Path) -> None:
@@ -107,7 +143,7 @@ def test_the_command_prints_json(saccade: Saccade, bad: Path, tmp_path: Path) ->
     assert code == 3
     report = json.loads(out)
     assert not report["ok"]
-    assert len(report["findings"]) == 13
+    assert len(report["findings"]) == 16
     code, out, err = saccade("data", "check", good_folder(tmp_path / "good"), "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["ok"]

@@ -32,6 +32,9 @@ KINDS = {
     "empty_class": "a class without images",
     "too_few_classes": "fewer than two classes",
     "unknown_class": "a class without training images",
+    "missing_class": "a class of the training images that this split lacks",
+    "loose_image": "an image in no class: training ignores it",
+    "foreign_folder": "neither train, val nor test: training ignores it",
 }
 """Every kind of finding and what it means."""
 
@@ -111,6 +114,7 @@ def check_folder(root: Path, workers: int = 4) -> FolderReport:
         part: {name: counted[part, name] for name in names} for part, names in classes.items()
     }
     findings = [
+        *_stray_findings(root, folders),
         *_class_findings(folders, counts),
         *(finding for file in seen for finding in file.findings),
         *_duplicates(readable),
@@ -153,6 +157,20 @@ def _bits(image: Image.Image) -> int:
     return 16 if image.mode.startswith(_DEEP_MODES) else 8
 
 
+def _stray_findings(root: Path, folders: dict[str, Path]) -> Iterator[Finding]:
+    """What lies where training does not look."""
+    used = set(folders.values())
+    if root not in used:
+        names = ", ".join(folder.name for folder in folders.values())
+        for name in subfolders(root):
+            if root / name not in used:
+                yield Finding("foreign_folder", str(root / name), f"beside {names}")
+    for folder in sorted({root, *used}):
+        for path in sorted(folder.iterdir()):
+            if path.is_file() and path.name[0] != "." and path.suffix.lower() in IMAGE_SUFFIXES:
+                yield Finding("loose_image", str(path), f"directly in {folder}")
+
+
 def _class_findings(
     folders: dict[str, Path], counts: dict[str, dict[str, int]]
 ) -> Iterator[Finding]:
@@ -167,6 +185,8 @@ def _class_findings(
                 yield Finding(
                     "unknown_class", str(folders[part] / name), f"not in {folders['train']}"
                 )
+        for name in sorted(train.keys() - of_class.keys()):
+            yield Finding("missing_class", str(folders[part] / name), f"not in {folders[part]}")
 
 
 def _duplicates(files: Iterable[_Seen]) -> Iterator[Finding]:
