@@ -152,12 +152,15 @@ def test_damaged_checkpoint_falls_back_to_the_one_before(
     assert final_state(out) == final_state(finished)
 
 
-def test_nothing_intact_starts_afresh(finished: Path, tmp_path: Path) -> None:
+def test_nothing_intact_starts_afresh_and_says_so(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "run"
     stopped_early(out)
     for checkpoint in RunFolder(out).checkpoints():
         (checkpoint.path / "trainer.json").write_text("{")
-    train(tiny(), out, resume=True, quiet=True)
+    train(tiny(), out, resume=True)
+    assert "starting again from the first step" in capsys.readouterr().err
     assert final_state(out) == final_state(finished)
     assert without_times(out) == without_times(finished)
 

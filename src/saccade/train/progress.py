@@ -83,14 +83,20 @@ class LiveReporter(SilentReporter):
     def row(self, row: Mapping[str, Any]) -> None:
         """Move the bar; print epochs and the result."""
         self._progress.update(self._task, completed=row["step"])
-        if row["kind"] == "step":
-            words = [f"epoch {row['epoch'] + 1}", f"loss {row['loss']:.4f}", self._accuracy]
-            words.append(f"{row['img_per_s']:,.0f} img/s")
-            self._progress.update(self._task, description="  ".join(filter(None, words)))
-        else:
-            if row.get("val_accuracy") is not None:
-                self._accuracy = f"val acc {row['val_accuracy']:.4f}"
+        if row["kind"] != "step":
             self.note(describe(row))
+        if row["kind"] == "test":
+            return
+        if row.get("val_accuracy") is not None:
+            self._accuracy = f"val acc {row['val_accuracy']:.4f}"
+        begun, loss = (
+            (row["epoch"] + 1, row["loss"])
+            if row["kind"] == "step"
+            else (row["epoch"], row["train_loss"])
+        )
+        words = [f"epoch {begun}", f"loss {loss:.4f}", self._accuracy]
+        words.append(f"{row['img_per_s']:,.0f} img/s")
+        self._progress.update(self._task, description="  ".join(filter(None, words)))
 
     def close(self) -> None:
         """Close the bar."""

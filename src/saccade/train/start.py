@@ -131,6 +131,8 @@ def _train(trainer: Trainer, start: Start) -> dict[str, Any]:
         reporter.note(f"passed over a damaged checkpoint: {fault}")
     if start.checkpoint is not None:
         reporter.note(f"going on from {start.checkpoint.path.name}")
+    elif start.faults:
+        reporter.note("no checkpoint is left that can be read: starting again from the first step")
     try:
         return _guarded(trainer, start)
     finally:
