@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from saccade.config import Config
 from saccade.errors import ConfigError
+from saccade.overlap import trained_together
 from saccade.runs import RunFolder, find_runs
 
 __all__ = ["Evidence", "LeftOut", "Predictions", "Run", "collect", "number", "plain"]
@@ -85,12 +86,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that a report is made from."""
+    """Everything that a report is made from.
+
+    Attributes:
+        together: Whether runs trained at the same time, those that are left out included.
+    """
 
     runs: list[Run]
     left_out: list[LeftOut]
     study: Mapping[str, Any] = field(default_factory=dict)
     results: Mapping[str, Any] = field(default_factory=dict)
+    together: bool = False
 
 
 def plain(value: object, longest: int = 300) -> str:
@@ -136,7 +142,8 @@ def collect(folder: Path) -> Evidence:
     runs = _with_data_apart(_comparable(runs, left_out))
     left_out += _not_started(folder, study)
     left_out += _left_out_by_study(results, {run.name for run in runs}, left_out)
-    return Evidence(runs, sorted(left_out, key=lambda gap: gap.what), study, results)
+    gaps = sorted(left_out, key=lambda gap: gap.what)
+    return Evidence(runs, gaps, study, results, trained_together(found))
 
 
 def _comparable(runs: list[Run], left_out: list[LeftOut]) -> list[Run]:

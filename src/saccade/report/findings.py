@@ -8,6 +8,7 @@ from itertools import combinations
 from statistics import fmean, median
 from typing import Any
 
+from saccade.overlap import TOGETHER
 from saccade.report.claims import Answers, Claim, answers_of, compare, tables_of
 from saccade.report.collect import Evidence, number, plain
 from saccade.report.groups import Group, group_runs
@@ -112,7 +113,7 @@ def find(evidence: Evidence) -> Findings:
     pairs = list(combinations(others, 2)) if len(groups) <= MOST_PAIRED else []
     more_claims = compare(pairs, answers)
     noted = _noted_rows(evidence.results) if alike else {}
-    speed = evidence.results.get("speed")
+    speed = _whose_speed(evidence)
     fair_speed = speed != "shared"
     rows = _with_noted_memory(_rows(groups, answers, claims, noted), noted)
     if speed == "alone":
@@ -129,9 +130,9 @@ def find(evidence: Evidence) -> Findings:
         images=max(counts, default=0) if alike else 0,
         latency_batch=_noted_count(noted, "latency_batch"),
         latency_eval_batch=_noted_count(noted, "latency_eval_batch"),
-        notes=_notes(evidence.results),
+        notes=_notes(evidence, speed),
         fair_speed=fair_speed,
-        fair_times=speed in {None, "own"},
+        fair_times=speed == "own",
         differing=differing,
         others=more_claims,
     )
@@ -230,9 +231,24 @@ def _noted_count(noted: Mapping[str, Mapping[str, Any]], key: str) -> int | None
     return next((int(count) for count in counts if count), None)
 
 
-def _notes(results: Mapping[str, Any]) -> list[str]:
-    notes = results.get("notes")
-    return [plain(note) for note in notes] if isinstance(notes, list) else []
+def _whose_speed(evidence: Evidence) -> str:
+    """What the comparison says of its speeds, or what the times of the runs say.
+
+    Speeds measured "alone" are sound however the runs were trained; their "own" are so where none
+    trained beside another.
+    """
+    noted = evidence.results.get("speed")
+    if noted in ("alone", "shared"):
+        return str(noted)
+    return "shared" if evidence.together else "own"
+
+
+def _notes(evidence: Evidence, speed: str) -> list[str]:
+    """The comparison's notes, or what a reader has to know of runs that were in none."""
+    notes = evidence.results.get("notes")
+    if isinstance(notes, list):
+        return [plain(note) for note in notes]
+    return [TOGETHER] if speed == "shared" else []
 
 
 def _noted_interval(noted: Mapping[str, Any]) -> Interval | None:

@@ -14,15 +14,14 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, replace
-from datetime import datetime
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
 from uuid import uuid4
 
 from saccade.config import differences, dump_config, load_config
 from saccade.errors import ConfigError
+from saccade.overlap import trained_together
 from saccade.runs import RunFolder, write_json, write_text
 from saccade.study.claims import Claims
 from saccade.study.comparison.fairness import LOCAL
@@ -132,13 +131,8 @@ class ComparisonFolder:
         return [job for job in self.plan.jobs() if self.state(job) == "finished"]
 
     def trained_together(self) -> bool:
-        """Whether a run began before the one that began before it had ended, finished or not."""
-        spans = []
-        for run in map(self.run, self.plan.jobs()):
-            began, ended = run.environment().get("time"), run.status().get("updated")
-            if began is not None and ended is not None:
-                spans.append((datetime.fromisoformat(began).timestamp(), ended))
-        return any(after[0] + 1 < before[1] for before, after in pairwise(sorted(spans)))
+        """Whether some of its runs trained at the same time, finished or not."""
+        return trained_together(map(self.run, self.plan.jobs()))
 
     def note_failure(self, job: Job, message: str) -> None:
         """Write down a failure that the run itself could not, where there is a run."""

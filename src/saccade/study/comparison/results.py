@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saccade.errors import ConfigError
+from saccade.overlap import TOGETHER
 from saccade.runs import RunFolder
 from saccade.statistics import CONFIDENCE, accuracy_interval, holm, paired_difference
 from saccade.study.comparison.fairness import UnfairError, check_run, check_together
@@ -205,7 +206,7 @@ def _notes(folder: ComparisonFolder, done: Mapping[Job, Any], speed: Speed) -> l
     elif len(devices) > 1:
         notes.append(f"trained on several kinds of device ({', '.join(devices)}): compare no times")
     elif speed == "shared":
-        notes.append("runs trained at the same time: on one device they slowed each other down")
+        notes.append(TOGETHER)
     if len(folder.plan.seeds) == 1:
         notes.append("one seed: intervals and tests speak of these trained models, not of others")
     return notes
