@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+from saccade.config import differences, load_config
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -131,11 +133,15 @@ def test_the_recipes_tell_what_their_attention_reached_in_the_comparison():
     folder = "compare_vit_cifar10_h200_202611"
     rows = json.loads((ROOT / "benchmarks" / folder / "results.json").read_text())["rows"]
     reached = {row["attention"]: row["accuracy"] for row in rows}
+    compared = load_config(ROOT / "benchmarks" / folder / "base.yaml")
     for name in ("favor", "relu", "gelu", "exp", "elu", "ftheta"):
         header = (ROOT / f"src/saccade/recipes/performer-{name}-cifar10.yaml").read_text()
         attention = "performer" if name == "favor" else f"performer_{name}"
         assert f" {100 * reached[attention]:.2f} % on the test set, one seed" in header
         assert folder in header
+        recipe = load_config(f"performer-{name}-cifar10")
+        ignored = {"model.name", "model.attention", "train.device"}
+        assert differences(compared, recipe, ignored=ignored) == []
 
 
 def test_committed_pages_have_the_figures_they_link_to():
