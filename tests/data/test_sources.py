@@ -10,6 +10,7 @@ import pickle
 import struct
 import sys
 import tarfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -176,6 +177,18 @@ def test_an_archive_cut_short_is_named(tmp_path: Path, fake: Arrays, source: Sou
     path = in_tar(tmp_path / "x.tar.gz", as_pickles(fake), "p")
     path.write_bytes(path.read_bytes()[:-2000])
     with pytest.raises(DataError, match=r"x\.tar\.gz"):
+        read_local(source, path)
+
+
+def test_an_archive_damaged_in_the_middle_is_named(
+    tmp_path: Path, fake: Arrays, source: Source
+) -> None:
+    path = in_tar(tmp_path / "x.tar.gz", as_pickles(fake), "cifar-10-batches-py")
+    content = gzip.decompress(path.read_bytes())
+    packer = zlib.compressobj(wbits=31)  # gzip
+    half = packer.compress(content[: len(content) // 2]) + packer.flush(zlib.Z_FULL_FLUSH)
+    path.write_bytes(half + b"\xff" * 64)
+    with pytest.raises(DataError, match=r"x\.tar\.gz: damaged, or not a tar archive$"):
         read_local(source, path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+import zlib
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -47,7 +48,9 @@ def read_members(path: Path, patterns: Sequence[str]) -> dict[str, bytes]:
         if is_tar(path):
             return dict(_read_tar(path, patterns))
         return {path.name: _read(path)} if _matches(path.name, patterns) else {}
-    except (OSError, EOFError, tarfile.TarError) as error:
+    except (tarfile.TarError, zlib.error):
+        raise DataError(f"cannot read {path}: damaged, or not a tar archive") from None
+    except (OSError, EOFError) as error:
         raise DataError(f"cannot read {path}: {error}") from None
 
 
