@@ -158,11 +158,54 @@ def test_names_are_shown_as_they_are(saccade: Saccade, tmp_path: Path) -> None:
     assert "1 fault found" in err
 
 
+def test_long_names_are_shown_whole(
+    saccade: Saccade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    folder = good_folder(tmp_path, count=2)
+    names = [f"cat/ILSVRC2012_val_0000000{number}_of_a_long_name.JPEG" for number in (28, 29)]
+    for name in names:
+        (folder / name).write_bytes(b"")
+    _, out, _ = saccade("data", "check", folder)
+    rows = [line.split("│") for line in out.splitlines() if line.count("│") == 4]
+    shown = "".join(row[2].strip() for row in rows)
+    assert all(name in shown for name in names)
+    assert "…" not in out
+
+
+def test_a_fault_is_said_once_and_truly(
+    saccade: Saccade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    good_folder(tmp_path / "train")
+    good_folder(tmp_path / "val", count=1)
+    (tmp_path / "train" / "cat" / "noise.jpg").write_bytes(bytes(range(256)))
+    _, out, _ = saccade("data", "check", tmp_path)
+    assert out.count("known format") == 1
+    assert "the same pixels in two splits: measured accuracy is inflated" in out
+    assert "test result" not in out
+
+
 def test_a_missing_folder_is_one_line(saccade: Saccade, tmp_path: Path) -> None:
     code, _, err = saccade("data", "check", tmp_path / "missing")
     assert code == 3
     assert err.count("\n") == 1
     assert "no such folder" in err
+
+
+def test_a_file_is_not_called_missing(saccade: Saccade, tmp_path: Path) -> None:
+    file = save(picture(1), tmp_path / "x.png")
+    assert saccade("data", "check", file) == (3, "", f"saccade: '{file}': not a folder\n")
+
+
+@pytest.mark.parametrize("start", [b"", b"\x1f\x8b\x08\0\0\0\0\0\0\3"])
+def test_a_corrupt_archive_is_one_line(saccade: Saccade, tmp_path: Path, start: bytes) -> None:
+    archive = tmp_path / "x.tar.gz"
+    archive.write_bytes(start + bytes(range(256)) * 4)
+    code, _, err = saccade("data", "fetch", "cifar10", "--from", archive)
+    assert code == 3
+    assert err.count("\n") == 1
+    assert f"cannot read {archive}: damaged, or not a tar archive" in err
 
 
 def test_splits_of_other_names_are_one_line(saccade: Saccade, tmp_path: Path) -> None:

@@ -85,13 +85,17 @@ def _faults(report: FolderReport) -> str:
 def _show(report: FolderReport) -> None:
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from saccade.data.check import KINDS
 
     console = Console()
     parts = list(report.class_counts)
-    classes = Table("class", *(f"{part} images" for part in parts), title=escape(report.root))
+    classes = Table(
+        Column("class", overflow="fold"),
+        *(f"{part} images" for part in parts),
+        title=escape(report.root),
+    )
     for name in sorted({name for counts in report.class_counts.values() for name in counts}):
         counts = [report.class_counts[part].get(name) for part in parts]
         classes.add_row(escape(name), *("-" if count is None else str(count) for count in counts))
@@ -99,7 +103,12 @@ def _show(report: FolderReport) -> None:
     if report.ok:
         console.print(f"{report.num_images} images, no faults")
         return
-    faults = Table("fault", "file", "what", title=_faults(report))
+    faults = Table(
+        Column("fault", no_wrap=True),
+        Column("file", overflow="fold"),
+        Column("what", overflow="fold"),
+        title=_faults(report),
+    )
     for finding in report.findings[:MOST_SHOWN]:
         where = str(Path(finding.path).relative_to(report.root))
         meaning = KINDS[finding.kind]

@@ -19,14 +19,14 @@ __all__ = ["KINDS", "Finding", "FolderReport", "check_folder"]
 
 KINDS = {
     "zero_byte": "the file is empty",
-    "unreadable": "corrupt, or not an image in a known format",
+    "unreadable": "the file cannot be decoded",
     "truncated": "the file is cut short",
     "too_large": "more pixels than are decoded (a decompression bomb?)",
     "sixteen_bit": "more than 8 bits a channel: training rounds to 8",
     "cmyk": "CMYK: training converts to RGB, colours may shift",
     "animated": "several frames: training takes the first",
     "not_an_image": "no image by its name: training ignores it",
-    "duplicate_across_splits": "the same pixels in two splits: the test result is inflated",
+    "duplicate_across_splits": "the same pixels in two splits: measured accuracy is inflated",
     "label_conflict": "the same pixels in two classes",
     "duplicate": "the same pixels twice in a class",
     "empty_class": "a class without images",

@@ -122,9 +122,7 @@ def _checked(file: Path | io.BytesIO, name: Path | str, num_bytes: int) -> Itera
         raise BadImageError(name, "too_large", f"more than {MAX_PIXELS} pixels") from None
     except UnidentifiedImageError:
         known = ", ".join(FORMATS)
-        raise BadImageError(
-            name, "unreadable", f"not an image in a known format ({known})"
-        ) from None
+        raise BadImageError(name, "unreadable", f"no image in a known format: {known}") from None
     except (OSError, SyntaxError, ValueError) as error:
         raise BadImageError(name, "unreadable", _reason(error)) from None
     with image:
