@@ -21,7 +21,12 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Claim:
-    """A difference in accuracy between two groups; `p_corrected` is Holm's."""
+    """A difference in accuracy between two groups.
+
+    Attributes:
+        p_corrected: Holm's.
+        seeds: How many both were trained with; one seed cannot tell of others.
+    """
 
     first: str
     second: str
@@ -30,6 +35,7 @@ class Claim:
     high: float
     p_value: float
     p_corrected: float
+    seeds: int
 
     @property
     def holds(self) -> bool:
@@ -86,9 +92,9 @@ def compare(
     for first, second in pairs:
         tables = tables_of(answers[first], answers[second])
         if tables is not None:
-            found.append((first, second, paired_difference(*tables)))
-    corrected = holm([difference.p_value for _, _, difference in found])
+            found.append((first, second, paired_difference(*tables), len(tables[0])))
+    corrected = holm([difference.p_value for _, _, difference, _ in found])
     return [
-        Claim(first, second, own.mean, own.low, own.high, own.p_value, p)
-        for (first, second, own), p in zip(found, corrected, strict=True)
+        Claim(first, second, own.mean, own.low, own.high, own.p_value, p, seeds)
+        for (first, second, own, seeds), p in zip(found, corrected, strict=True)
     ]

@@ -18,7 +18,7 @@ from saccade.report.look import (
     shortened,
 )
 
-__all__ = ["differences", "pareto", "pareto_front"]
+__all__ = ["cost_front", "differences", "pareto", "pareto_front"]
 
 
 def differences(claims: Sequence[Claim], series: Mapping[str, Series]) -> Drawing:
@@ -64,6 +64,15 @@ def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
     return front
 
 
+def cost_front(rows: Sequence[Row], key: str, *, more_is_better: bool) -> list[str]:
+    """The rows on the front of accuracy against a cost, of those in which it was measured."""
+    sign = -1 if more_is_better else 1
+    known = {row.label: getattr(row, key) for row in rows}
+    return pareto_front(
+        {r.label: (sign * known[r.label], r.accuracy) for r in rows if known[r.label] is not None}
+    )
+
+
 def pareto(
     rows: Sequence[Row], series: Mapping[str, Series], key: str, label: str, *, more_is_better: bool
 ) -> Drawing | None:
@@ -71,13 +80,11 @@ def pareto(
     known = {row.label: row for row in rows if getattr(row, key) is not None}
     if len(known) < 2:
         return None
-    sign = -1 if more_is_better else 1
-    costs = {name: (sign * getattr(row, key), row.accuracy) for name, row in known.items()}
-    front = pareto_front(costs)
+    front = cost_front(rows, key, more_is_better=more_is_better)
 
     def paint(axes: Any) -> None:
         axes_style(axes, x=label, y="accuracy", percent="y")
-        line = [(sign * costs[name][0], costs[name][1]) for name in front]
+        line = [(getattr(known[name], key), known[name].accuracy) for name in front]
         axes.plot(*zip(*line, strict=True), color=MUTED, linewidth=1, linestyle=(0, (3, 2)))
         for name, row in known.items():
             _point(axes, getattr(row, key), row, series[name], is_front=name in front)

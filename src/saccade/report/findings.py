@@ -168,17 +168,18 @@ def _row(
     group: Group, answers: Mapping[int, Answers], claim: Claim | None, noted: Mapping[str, Any]
 ) -> Row:
     tables = tables_of(answers)
+    seeds = len({run.config.run.seed for run in group.runs})
     accuracies = group.measured("test_accuracy") or group.measured("val_accuracy_best")
     interval = accuracy_interval(tables[0]) if tables else _noted_interval(noted)
     return Row(
         label=group.label,
         runs=len(group.runs),
-        seeds=len({run.config.run.seed for run in group.runs}),
+        seeds=seeds,
         accuracy=interval.mean if interval else fmean(accuracies),
         accuracy_low=interval.low if interval else None,
         accuracy_high=interval.high if interval else None,
         accuracies=tuple(accuracies),
-        against_baseline=claim or _noted_claim(noted, group.label),
+        against_baseline=claim or _noted_claim(noted, group.label, seeds),
         seconds_per_epoch=_median(group.measured("seconds_per_epoch")),
         img_per_s=_median(group.measured("img_per_s")),
         latency_ms=number(noted.get("latency_ms")),
@@ -258,10 +259,13 @@ def _noted_interval(noted: Mapping[str, Any]) -> Interval | None:
     return Interval(*known) if len(known) == len(values) else None
 
 
-def _noted_claim(noted: Mapping[str, Any], label: str) -> Claim | None:
+def _noted_claim(noted: Mapping[str, Any], label: str, seeds: int) -> Claim | None:
     keys = ("difference", "difference_low", "difference_high", "p_value", "p_corrected")
     known = [value for key in keys if (value := number(noted.get(key))) is not None]
-    return Claim(label, noted["baseline"], *known) if len(known) == len(keys) else None
+    if len(known) < len(keys):
+        return None
+    difference, low, high, p_value, p_corrected = known
+    return Claim(label, noted["baseline"], difference, low, high, p_value, p_corrected, seeds)
 
 
 def _baseline(evidence: Evidence, labels: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from saccade.report.claims import Claim
 from saccade.report.class_figures import (
     MOST_CLASSES,
     class_accuracy,
@@ -13,7 +14,7 @@ from saccade.report.class_figures import (
 )
 from saccade.report.classes import class_counts, reliability
 from saccade.report.collect import Evidence, plain
-from saccade.report.comparison_figures import differences, pareto
+from saccade.report.comparison_figures import cost_front, differences, pareto
 from saccade.report.curves import accuracy_over_time, epoch_curves
 from saccade.report.findings import Findings
 from saccade.report.groups import Group
@@ -144,7 +145,7 @@ def _claims(story: Story) -> Iterator[Block]:
     yield (
         f"Differences in {found.measure} on the same images and seeds, each with a paired test "
         f"and Holm's correction for {count(len(claims), 'comparison')} with {found.baseline}. "
-        "Images and seeds both count as chance."
+        f"{_chance(claims)}"
     )
     yield Items([sentence(claim) for claim in claims])
     yield Figures(
@@ -158,23 +159,38 @@ def _claims(story: Story) -> Iterator[Block]:
             )
         ]
     )
-    if any(row.seeds == 1 for row in found.rows):
+    if any(claim.seeds == 1 for claim in claims):
         yield (
             "With a single seed an interval covers new images and not new seeds: a difference may "
             "be the luck of that seed."
         )
     if found.others:
         holding = [claim for claim in found.others if claim.holds]
-        told = (
-            "none of them shows a difference" if not holding else f"{len(holding)} of them differ"
-        )
-        yield (
-            f"Among the {count(len(found.others), 'pair')} without {found.baseline}, corrected "
-            f"together, {told}."
-        )
+        yield _of_others(len(found.others), len(holding), found.baseline)
         if holding:
             yield Items([sentence(claim) for claim in holding])
         yield pairs_table(found.others)
+
+
+def _chance(claims: Sequence[Claim]) -> str:
+    """What the tests take for chance."""
+    single = [claim.seeds == 1 for claim in claims]
+    if all(single):
+        return "Only images count as chance: there is one seed."
+    both = "Images and seeds both count as chance"
+    return (
+        f"{both}, or images alone where two have one seed in common." if any(single) else f"{both}."
+    )
+
+
+def _of_others(pairs: int, holding: int, baseline: str) -> str:
+    if pairs == 1:
+        return f"The one pair without {baseline} {'differs' if holding else 'shows no difference'}."
+    told = f"{holding} of them differ{'s' if holding == 1 else ''}"
+    return (
+        f"Among the {pairs} pairs without {baseline}, corrected together, "
+        f"{told if holding else 'none shows a difference'}."
+    )
 
 
 def _cost(story: Story) -> Iterator[Block]:
@@ -187,7 +203,7 @@ def _cost(story: Story) -> Iterator[Block]:
         Figure(
             f"accuracy_{name}",
             f"Accuracy against {name}",
-            f"Accuracy against {label}{bars}. Rings and the dashed line mark the front: no other "
+            f"Accuracy against {label}{bars}. {_marks(front)} the front: no other "
             "was both more accurate and cheaper, whether or not the difference can be claimed.",
             drawing,
         )
@@ -196,11 +212,16 @@ def _cost(story: Story) -> Iterator[Block]:
             ("memory", "peak_memory_mib", "peak memory, MiB", False),
         )
         if (story.found.fair_speed or name != "throughput")
+        and (front := cost_front(rows, key, more_is_better=more))
         and (drawing := pareto(rows, story.series, key, label, more_is_better=more)) is not None
     ]
     if figures:
         yield from _choice(story)
         yield Figures(figures)
+
+
+def _marks(front: Sequence[str]) -> str:
+    return "The ring marks" if len(front) == 1 else "Rings and the dashed line mark"
 
 
 def _choice(story: Story) -> Iterator[Block]:

@@ -143,7 +143,8 @@ def pairs_table(claims: Sequence[Claim]) -> Table:
         [_text(claim.first), _text(claim.second), *_difference(claim), _text(_verdict(claim))]
         for claim in claims
     ]
-    return Table("pairs", f"The other {len(rows)} pairs", columns, rows, folded=True)
+    title = "The other pair" if len(rows) == 1 else f"The other {len(rows)} pairs"
+    return Table("pairs", title, columns, rows, folded=True)
 
 
 def _verdict(claim: Claim) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from saccade.report.claims import Claim
 from saccade.report.findings import Findings, Row
@@ -81,6 +81,7 @@ def sentence(claim: Claim) -> str:
     """What may be said about two groups."""
     bounds = f"[{points(claim.low)},{GLUE}{points(claim.high)}]"
     told = f"{points(claim.difference)} points {bounds}, {p_text(claim.p_corrected)} (Holm)"
+    told += ", one seed" if claim.seeds == 1 else ""
     if not claim.holds:
         return f"{claim.first} and {claim.second}: no difference can be claimed, {told}."
     word = "better" if claim.difference > 0 else "worse"
@@ -140,15 +141,23 @@ def _of_accuracy(found: Findings, dataset: str) -> str:
     if not better and not worse:
         return _of_nothing(open_ones, level, dataset)
     parts = [
-        f"{listed([claim.first for claim in some])} {'is' if len(some) == 1 else 'are'} {word} "
-        f"than {level} on {dataset}, by {_span(some)}"
-        for some, word in ((better, "more accurate"), (worse, "less accurate"))
-        if some
+        f"{opening}{listed([claim.first for claim in some])} {'is' if len(some) == 1 else 'are'} "
+        f"{word} than {level} on {dataset}, by {_span(some)}"
+        for holding, word in ((better, "more accurate"), (worse, "less accurate"))
+        for opening, some in _by_seeds(holding)
     ]
     rest = listed([claim.first for claim in open_ones]) if open_ones else ""
     return (
         ". ".join([*parts, *([f"For {rest} no difference can be claimed"] if rest else [])]) + "."
     )
+
+
+def _by_seeds(claims: Sequence[Claim]) -> Iterator[tuple[str, list[Claim]]]:
+    """Those of several seeds and those of one, where there are any, with words to open with."""
+    for opening, is_one in (("", False), ("With one seed, ", True)):
+        some = [claim for claim in claims if (claim.seeds == 1) is is_one]
+        if some:
+            yield opening, some
 
 
 def _of_nothing(claims: Sequence[Claim], level: str, dataset: str) -> str:
@@ -157,11 +166,12 @@ def _of_nothing(claims: Sequence[Claim], level: str, dataset: str) -> str:
             f"No difference in accuracy between {claims[0].first} and {level} on {dataset} can "
             f"be claimed: {points(claims[0].difference)} points, {p_text(claims[0].p_corrected)}."
         )
-    low = min(claim.difference for claim in claims)
-    high = max(claim.difference for claim in claims)
+    sizes = [claim.difference for claim in claims]
+    low, high = points(min(sizes)), points(max(sizes))
+    where = low if low == high else f"{low} to {high}"
     return (
         f"None of the {len(claims)} others can be called more or less accurate than {level} on "
-        f"{dataset}: they lie {points(low)} to {points(high)} points from it, no more than chance "
+        f"{dataset}: they lie {where} points from it, no more than chance "
         "can explain."
     )
 
