@@ -16,7 +16,7 @@ from saccade.report.curves import course, epoch_curves
 from saccade.report.findings import find
 from saccade.report.groups import Group, group_runs
 from saccade.report.inline_svg import VARIABLES, inline_svg
-from saccade.report.look import Drawing, axes_style, draw, series_of
+from saccade.report.look import GRID, Drawing, axes_style, draw, series_of
 from tests.report.made_runs import make_run, make_study
 
 Points = st.dictionaries(
@@ -119,3 +119,11 @@ def test_inline_figures_follow_the_theme_and_share_no_ids(tmp_path: Path) -> Non
 def test_class_accuracy_needs_a_class_that_all_have() -> None:
     nothing = {"softmax": np.array([np.nan, np.nan])}
     assert class_accuracy(nothing, ["a", "b"], series_of(nothing)) is None
+
+
+def test_every_other_class_lies_on_a_band() -> None:
+    """Markers of many groups fill a class's row, so that rows need an edge."""
+    accuracies = {name: np.linspace(0.5, 0.9, 5) for name in ("softmax", "taylor", "performer")}
+    drawing = class_accuracy(accuracies, list("abcde"), series_of(accuracies))
+    assert drawing is not None
+    assert len(re.findall(rf"fill: {GRID}; opacity: 0.5", drawing.svg)) == 3

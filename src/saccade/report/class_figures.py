@@ -118,7 +118,7 @@ def spread_classes(accuracies: Mapping[str, Any], most: int = MOST_CLASSES) -> l
 def class_accuracy(
     accuracies: Mapping[str, Any], names: Sequence[str], series: Mapping[str, Series]
 ) -> Drawing | None:
-    """A line for each class and a marker for each group; None where no class can be shown."""
+    """A band for each class and a marker for each group; None where no class can be shown."""
     shown = spread_classes(accuracies)
     if not shown:
         return None
@@ -126,10 +126,13 @@ def class_accuracy(
 
     def paint(axes: Any) -> None:
         axes_style(axes, x="accuracy", y="", percent="x")
-        axes.grid(False, axis="x")
+        axes.grid(False, axis="y")
         axes.set_yticks(range(len(shown)), labels)
+        axes.tick_params(axis="y", length=0)
         axes.set_ylim(len(shown) - 0.5, -0.5)
-        offsets = np.linspace(-0.36, 0.36, len(accuracies)) if len(accuracies) > 1 else [0.0]
+        for row in range(0, len(shown), 2):
+            axes.axhspan(row - 0.5, row + 0.5, color=GRID, alpha=0.5, linewidth=0, zorder=0)
+        offsets = np.linspace(-0.32, 0.32, len(accuracies)) if len(accuracies) > 1 else [0.0]
         for (name, values), offset in zip(accuracies.items(), offsets, strict=True):
             look = series[name]
             places = np.arange(len(shown)) + offset
@@ -137,7 +140,7 @@ def class_accuracy(
 
     return draw(
         paint,
-        height=0.7 + (0.17 + 0.028 * len(accuracies)) * len(shown),
+        height=0.7 + (0.17 + 0.032 * len(accuracies)) * len(shown),
         margins=Margins(left=0.35 + 0.07 * max(map(len, labels))),
         legend={name: series[name] for name in accuracies},
     )
