@@ -17,6 +17,7 @@ __all__ = [
     "TABLE_STEP",
     "add_parts",
     "head_offset",
+    "kept_rows",
     "load_numbers",
     "load_rows",
     "load_share",
@@ -68,6 +69,15 @@ def product(a, b, acc, PRECISION: tl.constexpr):
 def head_offset(bh, heads, stride_b, stride_h):
     """Offset of one head of one sample, in 64 bits."""
     return (bh // heads).to(tl.int64) * stride_b + (bh % heads).to(tl.int64) * stride_h
+
+
+@triton.jit
+def kept_rows(first, limit, mask_ptr, BLOCK: tl.constexpr, MASKED: tl.constexpr):
+    """Which of the rows from `first` on exist and are attended to."""
+    rows = first + tl.arange(0, BLOCK)
+    if MASKED:
+        return tl.load(mask_ptr + rows, mask=rows < limit, other=0) != 0
+    return rows < limit
 
 
 @triton.jit

@@ -18,6 +18,7 @@ import triton.language as tl
 from saccade.ops.products import settle
 from saccade.ops.taylor.triton.blocks import (
     head_offset,
+    kept_rows,
     load_rows,
     load_share,
     load_table,
@@ -32,15 +33,6 @@ from saccade.ops.taylor.triton.blocks import (
 from saccade.ops.taylor.triton.scores import add_row_sums, line, rounded, rounded_sum, times
 
 __all__ = ["direct_forward", "direct_keys", "direct_queries"]
-
-
-@triton.jit
-def _kept(first, limit, mask_ptr, BLOCK: tl.constexpr, MASKED: tl.constexpr):
-    """Which of the rows from `first` on exist and are attended to."""
-    rows = first + tl.arange(0, BLOCK)
-    if MASKED:
-        return tl.load(mask_ptr + rows, mask=rows < limit, other=0) != 0
-    return rows < limit
 
 
 @triton.jit
@@ -69,7 +61,7 @@ def direct_forward(
     acc = tl.zeros([ROWS, EP], tl.float32)
     sums = tl.zeros([ROWS, 8], tl.float32)
     for start in range(0, keys, BLOCK):
-        inside = _kept(start, keys, mask_ptr, BLOCK, MASKED)
+        inside = kept_rows(start, keys, mask_ptr, BLOCK, MASKED)
         k = load_rows(k_base, inside, cols, D, kn, kd, EVEN).to(DTYPE)
         v = load_rows(v_base, inside, wide, E, vn, vd, EVEN).to(DTYPE)
         s = rounded(product(x, tl.trans(k), None, PRECISION), DTYPE)
@@ -122,7 +114,7 @@ def direct_queries(
     slopes_ptr += table_offset(bh, keys)
     dx = tl.zeros([ROWS, DP], tl.float32)
     for start in range(0, keys, BLOCK):
-        inside = _kept(start, keys, mask_ptr, BLOCK, MASKED)
+        inside = kept_rows(start, keys, mask_ptr, BLOCK, MASKED)
         k = load_rows(k_base, inside, cols, D, kn, kd, EVEN).to(DTYPE)
         v = load_rows(v_base, inside, wide, E, vn, vd, EVEN).to(DTYPE)
         s = rounded(product(x, tl.trans(k), None, PRECISION), DTYPE)
@@ -154,7 +146,7 @@ def direct_keys(
     """The gradients of a block of keys and values."""
     first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
     exists = first + tl.arange(0, ROWS) < keys
-    keep = _kept(first, keys, mask_ptr + (bh // heads).to(tl.int64) * keys, ROWS, MASKED)
+    keep = kept_rows(first, keys, mask_ptr + (bh // heads).to(tl.int64) * keys, ROWS, MASKED)
     cols, wide = tl.arange(0, DP), tl.arange(0, EP)
     k_base = k_ptr + head_offset(bh, heads, kb, kh) + first.to(tl.int64) * kn
     v_base = v_ptr + head_offset(bh, heads, vb, vh) + first.to(tl.int64) * vn

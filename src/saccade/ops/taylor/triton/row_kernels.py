@@ -7,6 +7,7 @@ import triton.language as tl
 
 from saccade.ops.taylor.triton.blocks import (
     head_offset,
+    kept_rows,
     load_rows,
     load_share,
     output_factor,
@@ -32,13 +33,7 @@ def key_sums(
     """
     block, bh = tl.program_id(0), tl.program_id(1)
     first = block * ROWS
-    rows = first + tl.arange(0, ROWS)
-    exists = rows < keys
-    keep = exists
-    if MASKED:
-        keep = (
-            tl.load(mask_ptr + (bh // heads).to(tl.int64) * keys + rows, mask=exists, other=0) != 0
-        )
+    keep = kept_rows(first, keys, mask_ptr + (bh // heads).to(tl.int64) * keys, ROWS, MASKED)
     cols, wide = tl.arange(0, DP), tl.arange(0, EP)
     if SUM:
         v_base = v_ptr + head_offset(bh, heads, vb, vh) + first.to(tl.int64) * vn
@@ -49,19 +44,26 @@ def key_sums(
         k_base = k_ptr + head_offset(bh, heads, kb, kh) + first.to(tl.int64) * kn
         alpha = row_factors(load_rows(k_base, keep, cols, D, kn, kd, False), 1.0, True)
         alpha = tl.where(keep, alpha, 0.0)
-        place = table_offset(bh, keys) + table_place(rows)
+        place = table_offset(bh, keys) + table_place(first + tl.arange(0, ROWS))
         dtype = curves_ptr.dtype.element_ty
         tl.store(curves_ptr + place, (a * alpha * alpha).to(dtype))
         tl.store(slopes_ptr + place, (b * alpha).to(dtype))
 
 
 @triton.jit
-def _quotient(grad_base, out_base, total_base, keep, cols, E, grad_n, grad_d, factor):
-    """dy and dz of a block of rows."""
+def _quotient(
+    grad_ptr, out_ptr, total_ptr, share_ptr, first, bh, keep, queries, heads,
+    grad_b, grad_h, grad_n, grad_d, E, lift,
+    EP: tl.constexpr, MASKED: tl.constexpr, LIFT: tl.constexpr,
+):  # fmt: skip
+    """dy and dz of the rows from `first` on."""
+    cols, row = tl.arange(0, EP), bh.to(tl.int64) * queries + first
+    grad_base = grad_ptr + head_offset(bh, heads, grad_b, grad_h) + first.to(tl.int64) * grad_n
     g = load_rows(grad_base, keep, cols, E, grad_n, grad_d, False).to(tl.float32)
-    o = load_rows(out_base, keep, cols, E, E, 1, False).to(tl.float32)
-    rows = tl.arange(0, keep.shape[0])
-    inverse = 1.0 / tl.load(total_base + rows, mask=keep, other=1.0)
+    o = load_rows(out_ptr + row * E, keep, cols, E, E, 1, False).to(tl.float32)
+    total = tl.load(total_ptr + row + tl.arange(0, keep.shape[0]), mask=keep, other=1.0)
+    factor = output_factor(load_share(share_ptr, bh // heads, MASKED), lift, LIFT)
+    inverse = 1.0 / total
     return g * (inverse * factor)[:, None], -tl.sum(g * o, axis=1) * inverse
 
 
@@ -74,15 +76,12 @@ def row_gradients(
     """From g and o = f y / z: the gradients f g / z and -(g.o) / z of y and z."""
     first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
     keep = first + tl.arange(0, ROWS) < queries
-    cols = tl.arange(0, EP)
-    row = bh.to(tl.int64) * queries + first
-    share = load_share(share_ptr, bh // heads, MASKED)
-    grad_base = grad_ptr + head_offset(bh, heads, grad_b, grad_h) + first.to(tl.int64) * grad_n
     dy, dz = _quotient(
-        grad_base, out_ptr + row * E, total_ptr + row, keep, cols, E, grad_n, grad_d,
-        output_factor(share, lift, LIFT),
+        grad_ptr, out_ptr, total_ptr, share_ptr, first, bh, keep, queries, heads,
+        grad_b, grad_h, grad_n, grad_d, E, lift, EP, MASKED, LIFT,
     )  # fmt: skip
-    store_rows(dy_ptr + row * E, keep, cols, E, E, dy)
+    row = bh.to(tl.int64) * queries + first
+    store_rows(dy_ptr + row * E, keep, tl.arange(0, EP), E, E, dy)
     tl.store(dz_ptr + row + tl.arange(0, ROWS), dz, mask=keep)
 
 
@@ -104,13 +103,11 @@ def weighted_row_gradients(
     local = tl.arange(0, ROWS)
     keep = first + local < queries
     cols, wide = tl.arange(0, DP), tl.arange(0, EP)
-    row = bh.to(tl.int64) * queries + first
-    share = load_share(share_ptr, bh // heads, MASKED)
-    grad_base = grad_ptr + head_offset(bh, heads, grad_b, grad_h) + first.to(tl.int64) * grad_n
     dy, dz = _quotient(
-        grad_base, out_ptr + row * E, total_ptr + row, keep, wide, E, grad_n, grad_d,
-        output_factor(share, lift, LIFT),
+        grad_ptr, out_ptr, total_ptr, share_ptr, first, bh, keep, queries, heads,
+        grad_b, grad_h, grad_n, grad_d, E, lift, EP, MASKED, LIFT,
     )  # fmt: skip
+    row = bh.to(tl.int64) * queries + first
     slot = bh.to(tl.int64) * tl.num_programs(0) + block
     tl.store(sums_ptr + slot * E + wide, tl.sum(dy, axis=0), mask=wide < E)
     place = table_offset(bh, queries) + table_place(first + local)

@@ -93,9 +93,8 @@ def weighted_gradients(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> 
     launch = _weighted_launch(f, grad.stride())
     dy = p.new(f.batch, f.heads, f.queries, f.width, dtype=f.operands)
     dz = p.numbers(f.batch_heads, f.queries)
-    size = (f.batch_heads, ceil_div(f.queries, _STEP) * _STEP)
-    shifts = p.new(*size, dtype=f.operands)
-    curves = p.new(*size, dtype=f.operands) if f.normalised else p.q
+    shifts = _table(p, f.queries)
+    curves = _table(p, f.queries) if f.normalised else p.q
     sums = p.numbers(f.batch_heads, launch.grid[0], f.width)
     launch(grad, out, total, p.shares(), p.q, p.temperature, dy, dz, curves, shifts, sums)
     return Weighted(dy, dz, curves, shifts, _added(sums))
@@ -150,11 +149,14 @@ def key_coefficients(p: Problem) -> tuple[Tensor, Tensor]:
 
 
 def _coefficient_tables(p: Problem) -> tuple[Tensor, Tensor]:
-    f = p.form
-    if not f.normalised:
-        return p.k, p.k
-    size = (f.batch_heads, ceil_div(f.keys, _STEP) * _STEP)
-    return p.new(*size, dtype=f.operands), p.new(*size, dtype=f.operands)
+    keys = p.form.keys
+    return (_table(p, keys), _table(p, keys)) if p.form.normalised else (p.k, p.k)
+
+
+def _table(p: Problem, rows: int) -> Tensor:
+    """An uninitialised table of one number for each row (`table_place`)."""
+    padded = ceil_div(rows, _STEP) * _STEP
+    return p.new(p.form.batch_heads, padded, dtype=p.form.operands)
 
 
 def _added(parts: Tensor) -> Tensor:
