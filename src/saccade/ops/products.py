@@ -7,9 +7,9 @@ import triton.language as tl
 
 from saccade.ops.launches import INTERPRETED
 
-__all__ = ["nearest_tf32", "settle"]
+__all__ = ["COMPILED", "nearest_tf32", "settle"]
 
-_COMPILED = tl.constexpr(not INTERPRETED)
+COMPILED = tl.constexpr(not INTERPRETED)
 
 
 @triton.jit
@@ -20,7 +20,7 @@ def settle(product):
     With an operand in registers the assembler then takes it piece by piece, each piece waited for
     (ptxas C7515); a move that it removes keeps it whole.
     """
-    if _COMPILED:
+    if COMPILED:
         return tl.inline_asm_elementwise(
             "mov.b32 $0, $1;", "=r,r", [product], dtype=tl.float32, is_pure=True, pack=1
         )

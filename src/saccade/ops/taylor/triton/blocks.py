@@ -10,8 +10,7 @@ because the part b s + a s^2 of a weight vanishes at s = 0 and the constant part
 import triton
 import triton.language as tl
 
-from saccade.ops.launches import INTERPRETED
-from saccade.ops.products import nearest_tf32
+from saccade.ops.products import COMPILED, nearest_tf32
 
 __all__ = [
     "TABLE_STEP",
@@ -36,7 +35,6 @@ __all__ = [
 
 NORM_EPS = tl.constexpr(1e-12)
 TABLE_STEP = tl.constexpr(128)  # the largest block that goes by
-_COMPILED = tl.constexpr(not INTERPRETED)
 
 
 @triton.jit
@@ -46,7 +44,7 @@ def packed(x):
     Used several times, two numbers that do not come out of memory together are else put together
     again for each use.
     """
-    if _COMPILED and x.dtype == tl.bfloat16:
+    if COMPILED and x.dtype == tl.bfloat16:
         return tl.inline_asm_elementwise(
             "mov.b32 $0, $1;", "=r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=2
         )
@@ -123,7 +121,7 @@ def load_table(pointer, BLOCK: tl.constexpr):
     """The numbers of the next rows out of a table, rows that do not exist included."""
     x = tl.load(pointer + tl.arange(0, BLOCK))
     x = tl.reshape(tl.permute(tl.reshape(x, (BLOCK // 32, 4, 4, 2)), (0, 2, 1, 3)), (BLOCK,))
-    return x if _COMPILED else x.to(tl.float32)  # the interpreter cannot multiply bfloat16
+    return x if COMPILED else x.to(tl.float32)  # the interpreter cannot multiply bfloat16
 
 
 @triton.jit

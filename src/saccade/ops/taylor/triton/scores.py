@@ -10,11 +10,10 @@ the plain formula in bfloat16. Other dtypes are computed in float32 throughout.
 import triton
 import triton.language as tl
 
-from saccade.ops.launches import INTERPRETED
+from saccade.ops.products import COMPILED
 
 __all__ = ["add_row_sums", "line", "rounded", "rounded_sum", "times"]
 
-_COMPILED = tl.constexpr(not INTERPRETED)
 _MOST_HALVINGS = tl.constexpr(5)  # of 256 columns to 8
 
 # A product is a fused multiply-add with -0, which Ampere has as well.
@@ -29,7 +28,7 @@ _FUSED = tl.constexpr("fma.rn.bf16x2 $0, $1, $2, $3;")
 @triton.jit
 def rounded(x, DTYPE: tl.constexpr):
     """Numbers out of the matrix unit as the functions below take them."""
-    if _COMPILED and tl.bfloat16 == DTYPE:
+    if COMPILED and tl.bfloat16 == DTYPE:
         x = tl.inline_asm_elementwise(_PAIR, "=r,r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=2)
     return x
 
@@ -37,7 +36,7 @@ def rounded(x, DTYPE: tl.constexpr):
 @triton.jit
 def rounded_sum(x, y, DTYPE: tl.constexpr):
     """x + y, added in float32."""
-    if _COMPILED and tl.bfloat16 == DTYPE:
+    if COMPILED and tl.bfloat16 == DTYPE:
         x = tl.inline_asm_elementwise(
             _SUM_PAIR, "=r,r,r,r,r", [x, y], dtype=tl.bfloat16, is_pure=True, pack=2
         )
@@ -49,7 +48,7 @@ def rounded_sum(x, y, DTYPE: tl.constexpr):
 @triton.jit
 def times(x, y):
     """x y, y rounded to the dtype of x."""
-    if _COMPILED and x.dtype == tl.bfloat16:
+    if COMPILED and x.dtype == tl.bfloat16:
         x = tl.inline_asm_elementwise(
             _TIMES, "=r,r,r", [x, tl.cast(y, tl.bfloat16)], dtype=tl.bfloat16, is_pure=True, pack=2
         )
@@ -61,7 +60,7 @@ def times(x, y):
 @triton.jit
 def line(x, a, b):
     """a x + b, a and b rounded to the dtype of x."""
-    if _COMPILED and x.dtype == tl.bfloat16:
+    if COMPILED and x.dtype == tl.bfloat16:
         x = tl.inline_asm_elementwise(
             _FUSED,
             "=r,r,r,r",
@@ -78,7 +77,7 @@ def line(x, a, b):
 @triton.jit
 def add_row_sums(sums, x):
     """Eight sums for each row plus those of x: of every eighth of its columns."""
-    if _COMPILED and x.dtype == tl.bfloat16:
+    if COMPILED and x.dtype == tl.bfloat16:
         for _ in tl.static_range(_MOST_HALVINGS):
             if x.shape[1] > 8:
                 halves = tl.reshape(x, (x.shape[0], 2, x.shape[1] // 2))
