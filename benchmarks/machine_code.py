@@ -123,7 +123,7 @@ def compile_all(
     q, k, v = qkv.split([dim, dim, width], dim=-1)
     temperature = torch.ones(8) if normalised else None
     problem = Problem.of(q, k, v, None, temperature, dim**-0.5, 0.5, 1.0, 1.0, normalised, "ieee")
-    out, total = run_direct(problem)
+    out, total = run_direct(problem, keep=True)
     run_direct_backward(problem, out, out, total)
     out, total, state, sums = run_efficient(problem)
     run_efficient_backward(problem, out, out, total, state, sums)

@@ -71,7 +71,7 @@ class Runner:
         self.out, self.total, self.state, self.moments = efficient.run_efficient(p)
         self.grad = torch.randn_like(self.out)
         self.dy, self.dz = quotient_gradients(p, self.grad, self.out, self.total)
-        self.alpha = row_moments(p)[1]
+        self.squares = row_moments(p)[1]
         self.chosen: tuple[str, Blocks] | None = None
 
     def choose(self, kernel: str, blocks: Blocks) -> None:
@@ -92,7 +92,7 @@ class Runner:
         self.choose(kernel, blocks)
         p = self.problem
         if kernel == "accumulate":
-            row_state(p, self.alpha)
+            row_state(p, self.squares)
         elif kernel == "moments":
             row_moments(p)
         elif kernel == "narrow_sums":
@@ -104,7 +104,7 @@ class Runner:
         elif kernel == "gradients":
             efficient._gradient(p, p.q, self.dy, self.dz, self.state, self.moments)
         elif kernel == "direct_forward":
-            run_direct(p)
+            run_direct(p, keep=True)
         else:
             run_direct_backward(p, self.grad, self.out, self.total)
 

@@ -1,11 +1,13 @@
 """Launches without a GPU: a driver that writes down what would be launched, run as a program.
 
 Kernels are compiled for sm_90 and given to a launcher that keeps its arguments. Printed as JSON:
-for each launch of `scaled`, which compiled kernel it was, with what, and whether Triton was asked.
+for each launch of `scaled`, which compiled kernel it was, with what, and whether Triton was asked;
+then what compiling two kernels side by side did.
 """
 
 import json
 import sys
+import threading
 
 import torch
 import triton
@@ -13,7 +15,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from saccade.ops.launches import Launch
+from saccade.ops.launches import Launch, compile_kernels
 
 
 @triton.jit
@@ -89,6 +91,34 @@ def called(launch, *tensors):
     }
 
 
+def compiled_together(*tensors):
+    """Compile two kernels that wait for each other, then launch them."""
+    launches = [Launch(scaled, (2,), (64, 1, 0.5), {"BLOCK": size}) for size in (8, 16)]
+    both, compiles = threading.Barrier(2, timeout=60), []
+    compile_one = scaled.compile
+
+    def compile_beside(*args, **options):
+        both.wait()
+        compiles.append(1)
+        return compile_one(*args, **options)
+
+    def run():
+        for launch in launches:
+            launch(*tensors)
+
+    scaled.compile = compile_beside
+    before = len(launched)
+    compile_kernels(run)
+    rehearsed = len(launched) - before
+    run()
+    scaled.compile = compile_one
+    return {
+        "compiled": len(compiles),
+        "launched meanwhile": rehearsed,
+        "launched": len(launched) - before,
+    }
+
+
 def main():
     """Launch in every way that matters."""
     driver.set_active(Driver())
@@ -104,6 +134,7 @@ def main():
         "no mask": called(launch, x, None, out),
         "no mask again": called(launch, x, None, out),
     }
+    found["together"] = compiled_together(x, mask, out)
     heard = []
     triton.knobs.runtime.launch_enter_hook.add(
         lambda metadata: heard.append(metadata.get()["name"])

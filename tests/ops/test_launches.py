@@ -54,3 +54,8 @@ def test_a_tensor_that_is_not_there_is_remembered_too(found):
 def test_triton_is_asked_while_somebody_listens_or_tensors_are_elsewhere(found):
     assert found["listened to"]["asked"]
     assert found["tensors elsewhere"]["asked"]
+
+
+def test_kernels_are_compiled_side_by_side_and_once(found):
+    expected = {"compiled": 2, "launched meanwhile": 0, "launched": 2}
+    assert found["together"] == expected

@@ -195,6 +195,58 @@ def test_more_heads_than_a_launch_takes_go_in_parts(algorithm, masked, monkeypat
     assert launched == [2, 2, 1]
 
 
+@both
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_output_is_the_same_where_nothing_is_kept(algorithm, masked, monkeypatch):
+    shape = {"batch": 5, "heads": 2, "queries": 20, "keys": 24, "dim": 8, "masked": masked}
+    q, k, v, mask, temperature = draw_shift(0, **shape)
+    q, k, v, temperature = (x.float() for x in (q, k, v, temperature))
+    kept = fused_shift(algorithm, q.requires_grad_(), k, v, mask, temperature)
+    samples, attend = [], efficient._attend
+
+    def noted(p, *rest):
+        samples.append(p.form.batch)
+        return attend(p, *rest)
+
+    monkeypatch.setattr(efficient, "_attend", noted)
+    monkeypatch.setattr(efficient, "_samples_at_once", lambda form: 2)
+    with torch.no_grad():
+        alone = fused_shift(algorithm, q, k, v, mask, temperature)
+    assert torch.equal(alone, kept)
+    assert samples == ([2, 2, 1] if algorithm == "efficient" else [])
+
+
+def test_states_are_small_beside_the_output_and_still_fill_the_device():
+    def samples(batch, tokens, dim):
+        shape, strides = (batch, 8, tokens, dim), (8 * tokens * dim, tokens * dim, dim, 1)
+        rest = (
+            torch.bfloat16,
+            torch.device("cpu"),
+            False,
+            False,
+            1.0,
+            0.5,
+            1.0,
+            1.0,
+            False,
+            "ieee",
+        )
+        return efficient._samples_at_once(form_of(shape, shape, *[strides] * 3, *rest))
+
+    assert samples(4, 1024, 64) == 4  # the states of few samples are free
+    assert samples(32, 4096, 64) == 8  # 27 of 134 MB of output, in four equal parts
+    assert samples(8, 16384, 128) == 2
+    assert samples(128, 1024, 128) == 2
+    assert samples(512, 256, 128) == 5  # more than a share, else multiprocessors are idle
+    assert samples(1, 2048, 128) == 1
+
+
+def test_a_gradient_of_what_was_not_kept_is_refused():
+    q = torch.ones(1, 1, 4, 8, device=DEVICE, requires_grad=True)
+    with pytest.raises(RuntimeError, match="kept nothing"):
+        operators._forward(q, q, q, None, None, 1.0, 0.5, 1.0, 1.0, False, False, False)
+
+
 @pytest.mark.gpu
 @both
 def test_more_heads_than_an_axis_of_a_grid_holds(algorithm):
@@ -302,8 +354,10 @@ def test_opcheck(algorithm):
     leaves = [x.float().requires_grad_() for x in (q, k, v)]
     temperature = torch.ones(1, device=DEVICE, requires_grad=True)
     numbers = (1.0, 0.5, 1.0, 1.0)
-    arguments = (*leaves, mask, temperature, *numbers, True, algorithm == "efficient")
+    arguments = (*leaves, mask, temperature, *numbers, True, algorithm == "efficient", True)
     torch.library.opcheck(torch.ops.saccade.taylor_fused.default, arguments)
+    detached = [x.detach() if isinstance(x, torch.Tensor) else x for x in arguments[:-1]]
+    torch.library.opcheck(torch.ops.saccade.taylor_fused.default, (*detached, False))
 
 
 @both

@@ -2,12 +2,16 @@
 
 `kernel[grid](...)` binds, specialises and hashes every argument on every call, which takes longer
 than a short kernel runs. Here all arguments but the tensors are fixed, and what was compiled is
-launched again without asking Triton.
+launched again without asking Triton. The kernels of an operation are compiled side by side when it
+is first called.
 """
 
 import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from contextvars import ContextVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 import triton
@@ -15,9 +19,13 @@ from torch import Tensor
 from triton.compiler import CompiledKernel
 from triton.runtime import driver
 
-__all__ = ["INTERPRETED", "Launch", "launch_of", "on_device"]
+__all__ = ["INTERPRETED", "Launch", "compile_kernels", "compiled_at_once", "launch_of", "on_device"]
 
 INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Tensors = tuple[Tensor | None, ...]
 
 
 class _Kept(NamedTuple):
@@ -59,6 +67,10 @@ class Launch:
 
     def __call__(self, *tensors: Tensor | None) -> None:
         """Launch on the current device and stream; None for a tensor that is not read."""
+        rehearsed = _rehearsed.get()
+        if rehearsed is not None:
+            rehearsed.append((self, tensors))
+            return
         key, addresses = (None, []) if INTERPRETED else _specialisation(tensors)
         kept = None if key is None else self._kept.get(key)
         if key is None or kept is None or _is_observed(self.kernel):
@@ -66,6 +78,11 @@ class Launch:
             return
         stream = driver.active.get_current_stream(key[0])
         kept.run(*self._grid, stream, *kept.before, *addresses, *kept.after)
+
+    def compile(self, tensors: Tensors) -> None:
+        """Compile and load the kernel for such tensors; launch nothing."""
+        compiled = self.kernel.warmup(*tensors, *self.numbers, grid=self.grid, **self.constants)
+        _ = compiled.run  # which loads it
 
     @functools.cached_property
     def _grid(self) -> tuple[int, ...]:
@@ -82,6 +99,48 @@ class Launch:
         before = (compiled.function, compiled.packed_metadata, None, None, None)
         after = (*self.numbers, *(self.constants[name] for name in names))
         self._kept[key] = _Kept(compiled, compiled.run, before, after)
+
+
+_rehearsed: ContextVar[list[tuple[Launch, Tensors]] | None] = ContextVar("rehearsed", default=None)
+
+
+def compile_kernels(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Compile the kernels that a function launches, side by side, without launching any."""
+    launches: list[tuple[Launch, Tensors]] = []
+    token = _rehearsed.set(launches)
+    try:
+        function(*args, **kwargs)
+    finally:
+        _rehearsed.reset(token)
+    device = driver.active.get_current_device()
+
+    def compile_one(launch: Launch, tensors: Tensors) -> None:
+        with torch.cuda.device(device):
+            launch.compile(tensors)
+
+    with ThreadPoolExecutor(max(1, len(launches))) as pool:
+        list(pool.map(compile_one, *zip(*launches, strict=True)))
+
+
+def compiled_at_once(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, its kernels compiled side by side the first time it meets a kind of input.
+
+    Its first argument has tensors, q among them, and a `form` with a `kind`, which most of what is
+    compiled depends on alone.
+    """
+    met: set[Any] = set()
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        problem: Any = args[0]
+        kind = problem.form.kind
+        if kind not in met:
+            met.add(kind)
+            if problem.q.is_cuda and not torch.cuda.is_current_stream_capturing():
+                compile_kernels(function, *args, **kwargs)
+        return function(*args, **kwargs)
+
+    return wrapped
 
 
 def _specialisation(

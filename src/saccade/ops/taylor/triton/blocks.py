@@ -17,7 +17,6 @@ __all__ = [
     "add_parts",
     "head_offset",
     "kept_rows",
-    "load_numbers",
     "load_rows",
     "load_share",
     "load_table",
@@ -92,15 +91,6 @@ def load_rows(base, keep, cols, width, stride_n, stride_d, EVEN: tl.constexpr):
 
 
 @triton.jit
-def load_numbers(pointer, inside, EVEN: tl.constexpr):
-    """One number of each row."""
-    places = pointer + tl.arange(0, inside.shape[0])
-    if EVEN:
-        return tl.load(places)
-    return tl.load(places, mask=inside, other=0.0)
-
-
-@triton.jit
 def table_offset(bh, rows):
     """Offset of one head in a table of one number for each row, `TABLE_STEP` rows after another."""
     return bh.to(tl.int64) * (tl.cdiv(rows, TABLE_STEP) * TABLE_STEP)
@@ -117,10 +107,13 @@ def table_place(row):
 
 
 @triton.jit
-def load_table(pointer, BLOCK: tl.constexpr):
-    """The numbers of the next rows out of a table, rows that do not exist included."""
-    x = tl.load(pointer + tl.arange(0, BLOCK))
-    x = tl.reshape(tl.permute(tl.reshape(x, (BLOCK // 32, 4, 4, 2)), (0, 2, 1, 3)), (BLOCK,))
+def load_table(head_ptr, start, BLOCK: tl.constexpr):
+    """The numbers of a block of rows out of a head's table, rows that do not exist included."""
+    if BLOCK % 32 == 0:
+        x = tl.load(head_ptr + start + tl.arange(0, BLOCK))
+        x = tl.reshape(tl.permute(tl.reshape(x, (BLOCK // 32, 4, 4, 2)), (0, 2, 1, 3)), (BLOCK,))
+    else:
+        x = tl.load(head_ptr + table_place(start + tl.arange(0, BLOCK)))
     return x if COMPILED else x.to(tl.float32)  # the interpreter cannot multiply bfloat16
 
 

@@ -4,7 +4,7 @@ import functools
 
 from torch import Tensor
 
-from saccade.ops.launches import Launch
+from saccade.ops.launches import Launch, compiled_at_once
 from saccade.ops.taylor.triton.direct_kernels import direct_forward, direct_keys, direct_queries
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_div
 from saccade.ops.taylor.triton.rows import (
@@ -53,17 +53,19 @@ def _keys_launch(f: Form) -> Launch:
     return _launch(f, direct_keys, "direct_keys", f.c, over=f.queries, rows=f.keys)
 
 
-def run_direct(p: Problem) -> tuple[Tensor, Tensor]:
-    """Output (B, H, N, E) and row sums over N, (B H, N)."""
+@compiled_at_once
+def run_direct(p: Problem, *, keep: bool) -> tuple[Tensor, Tensor | None]:
+    """Output (B, H, N, E) and, where a backward pass is to follow, row sums over N (B H, N)."""
     f = p.form
     out = p.new(f.batch, f.heads, f.queries, f.width)
-    total = p.numbers(f.batch_heads, f.queries)
+    total = p.numbers(f.batch_heads, f.queries) if keep else None
     keys = sum_keys(p)
     inputs = (p.q, p.k, p.v, p.key_mask, p.temperature, keys.curves, keys.slopes)
     _forward_launch(f)(*inputs, p.shares(), keys.sum_v, out, total)
     return out, total
 
 
+@compiled_at_once
 def run_direct_backward(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> Grads:
     """Gradients of q, k, v and the temperature.
 

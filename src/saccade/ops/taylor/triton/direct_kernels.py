@@ -44,7 +44,7 @@ def direct_forward(
     NORMALIZE: tl.constexpr, LIFT: tl.constexpr, MASKED: tl.constexpr,
     EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """o and z of a block of queries."""
+    """o and, where they are to be kept, z of a block of queries."""
     first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
     keep = first + tl.arange(0, ROWS) < queries
     cols, wide = tl.arange(0, DP), tl.arange(0, EP)
@@ -67,8 +67,8 @@ def direct_forward(
         s = rounded(product(x, tl.trans(k), None, PRECISION), DTYPE)
         curve, slope = a, b
         if NORMALIZE:
-            curve = load_table(curves_ptr + start, BLOCK)[None, :]
-            slope = load_table(slopes_ptr + start, BLOCK)[None, :]
+            curve = load_table(curves_ptr, start, BLOCK)[None, :]
+            slope = load_table(slopes_ptr, start, BLOCK)[None, :]
         w = times(s, line(s, curve, slope))
         sums = add_row_sums(sums, w)
         acc = product(w, v, acc, PRECISION)
@@ -83,7 +83,8 @@ def direct_forward(
     acc = (acc + c * constant[None, :]) * (output_factor(share, lift, LIFT) * over / z)[:, None]
     row = bh.to(tl.int64) * queries + first
     store_rows(out_ptr + row * E, keep, wide, E, E, acc)
-    tl.store(total_ptr + row + tl.arange(0, ROWS), z, mask=keep)
+    if total_ptr is not None:
+        tl.store(total_ptr + row + tl.arange(0, ROWS), z, mask=keep)
 
 
 @triton.jit
@@ -121,8 +122,8 @@ def direct_queries(
         ds = rounded_sum(product(dy, tl.trans(v), None, PRECISION), dz[:, None], DTYPE)
         curve, slope = a, b
         if NORMALIZE:
-            curve = load_table(curves_ptr + start, BLOCK)[None, :]
-            slope = load_table(slopes_ptr + start, BLOCK)[None, :]
+            curve = load_table(curves_ptr, start, BLOCK)[None, :]
+            slope = load_table(slopes_ptr, start, BLOCK)[None, :]
         ds = times(ds, line(s, curve, slope))
         dx = settle(product(ds, k, dx, PRECISION))
         k_base += BLOCK * kn
@@ -165,10 +166,10 @@ def direct_keys(
         inside = start + tl.arange(0, BLOCK) < queries
         x = load_rows(q_base, inside, cols, D, qn, qd, EVEN).to(DTYPE)
         dy = load_rows(dy_base, inside, wide, E, E, 1, EVEN).to(DTYPE)
-        dz = load_table(shifts_ptr + start, BLOCK)[None, :]
+        dz = load_table(shifts_ptr, start, BLOCK)[None, :]
         curve = a
         if NORMALIZE:
-            curve = load_table(curves_ptr + start, BLOCK)[None, :]
+            curve = load_table(curves_ptr, start, BLOCK)[None, :]
         s = rounded(product(k, tl.trans(x), None, PRECISION), DTYPE)  # (keys, queries)
         ds = line(rounded(product(v, tl.trans(dy), None, PRECISION), DTYPE), 1.0, dz)
         dv = settle(product(times(s, line(s, curve, b)), dy, dv, PRECISION))

@@ -5,16 +5,22 @@ import functools
 import torch
 from torch import Tensor
 
-from saccade.ops.launches import Launch
+from saccade.ops.launches import Launch, compiled_at_once
 from saccade.ops.taylor.triton.efficient_kernels import gradients, unfold, values
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_div, multiprocessors
 from saccade.ops.taylor.triton.rows import quotient_gradients, temperature_gradient
 from saccade.ops.taylor.triton.sums import row_sums
 
-__all__ = ["run_efficient", "run_efficient_backward"]
+__all__ = ["efficient_output", "run_efficient", "run_efficient_backward"]
 
 # More does not fit beside what the products themselves take, on the smallest devices.
 _HELD_BYTES = {torch.bfloat16: 64 << 10, torch.float32: 32 << 10}
+
+_STATE_SHARE = 0.2
+"""Bytes that states may have beside each byte of output where no backward pass follows."""
+
+_FREE_BYTES = 16 << 20
+"""Bytes that they may have in any case."""
 
 Grads = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
@@ -108,17 +114,48 @@ def _gradient(
     return out, dt
 
 
+def _attend(p: Problem, out: Tensor, total: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Write the output, and row sums where there is room for them; the state and smaller sums."""
+    state, sums = row_sums(p)
+    launch = _values_launch(p.form, True)
+    launch(p.q, p.key_mask, p.temperature, p.shares(), state, sums, out, total)
+    return state, sums
+
+
+@compiled_at_once
 def run_efficient(p: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Output (B, H, N, E), row sums over N (B H, N), the state and the smaller sums."""
     f = p.form
-    state, sums = row_sums(p)
     out = p.new(f.batch, f.heads, f.queries, f.width)
     total = p.numbers(f.batch_heads, f.queries)
-    launch = _values_launch(f, True)
-    launch(p.q, p.key_mask, p.temperature, p.shares(), state, sums, out, total)
-    return out, total, state, sums
+    return out, total, *_attend(p, out, total)
 
 
+def _samples_at_once(f: Form) -> int:
+    """So many that their states are small beside the output, yet programs fill the device."""
+    state = f.heads * (f.pairs * 256 * f.width * f.operands.itemsize + 4 * f.moments_size)
+    output = f.batch_heads * f.queries * f.width * f.dtype.itemsize
+    programs = f.heads * ceil_div(f.queries, f.blocks("values").rows)
+    samples = max(
+        int(max(_FREE_BYTES, _STATE_SHARE * output) / state),
+        ceil_div(multiprocessors(f.device), programs),
+    )
+    return ceil_div(f.batch, ceil_div(f.batch, samples))
+
+
+@compiled_at_once
+def efficient_output(p: Problem) -> Tensor:
+    """Output (B, H, N, E) alone: some samples at a time, whose states are then forgotten."""
+    f = p.form
+    out = p.new(f.batch, f.heads, f.queries, f.width)
+    samples = _samples_at_once(f)
+    for first in range(0, f.batch, samples):
+        some = slice(first, first + samples)
+        _attend(p.of_samples(some), out[some], None)
+    return out
+
+
+@compiled_at_once
 def run_efficient_backward(
     p: Problem, grad: Tensor, out: Tensor, total: Tensor, state: Tensor, sums: Tensor
 ) -> Grads:
@@ -127,6 +164,6 @@ def run_efficient_backward(
     dq, dt = _gradient(p, p.q, dy, dz, state, sums)
     state, sums = row_sums(p, (dy, dz))
     dv = p.new(*p.v.shape)
-    _values_launch(p.form, False)(p.k, p.key_mask, p.temperature, p.q, state, sums, dv, sums)
+    _values_launch(p.form, False)(p.k, p.key_mask, p.temperature, p.q, state, sums, dv, None)
     dk, _ = _gradient(p, p.k, p.v, None, state, sums)
     return dq, dk, dv, temperature_gradient(p, dt)

@@ -29,9 +29,9 @@ import triton.language as tl
 from saccade.ops.products import settle
 from saccade.ops.taylor.triton.blocks import (
     head_offset,
-    load_numbers,
     load_rows,
     load_share,
+    load_table,
     output_factor,
     packed,
     product,
@@ -39,7 +39,9 @@ from saccade.ops.taylor.triton.blocks import (
     row_factors,
     rows_times,
     store_rows,
+    table_offset,
 )
+from saccade.ops.taylor.triton.scores import times
 
 __all__ = [
     "accumulate",
@@ -67,8 +69,8 @@ def _outer(x, y):
 
 
 @triton.jit
-def turned_outer(x, y):
-    """(rows, 16), (rows, 16) -> (256, rows): the features as rows.
+def turned_outer(x, y, weights):
+    """(rows, 16), (rows, 16) -> (256, rows): the features as rows, times weights where given.
 
     Feature (i, j) is in the row (i % 4, i // 4, j % 2, j // 2). In that order the numbers that a
     thread needs of x, and of y, are neighbours, and both come from shared memory as they lie there.
@@ -76,6 +78,8 @@ def turned_outer(x, y):
     rows: tl.constexpr = x.shape[0]
     x = packed(tl.permute(tl.reshape(x, (rows, 4, 4)), (2, 1, 0)))
     y = packed(tl.permute(tl.reshape(y, (rows, 8, 2)), (2, 1, 0)))
+    if weights is not None:
+        y = times(y, weights[None, None, :])
     return tl.reshape(x[:, :, None, None, :] * y[None, None, :, :, :], (256, rows))
 
 
@@ -124,7 +128,7 @@ def _mixed(
 
 @triton.jit
 def accumulate(
-    x_ptr, w_ptr, mask_ptr, alpha_ptr, state_ptr, heads, tokens, D, E, per_split,
+    x_ptr, w_ptr, mask_ptr, squares_ptr, state_ptr, heads, tokens, D, E, per_split,
     xb, xh, xn, xd, wb, wh, wn, wd, value,
     TILES: tl.constexpr, PAIRS: tl.constexpr,
     EP: tl.constexpr, BLOCK: tl.constexpr, NORMALIZE: tl.constexpr,
@@ -132,7 +136,7 @@ def accumulate(
 ):  # fmt: skip
     """S = sum (x (x) x) w^T for one tile pair: keys and values, or queries and dy.
 
-    Where rows are normalised their alpha, as `moments` left them, enter through w.
+    Where rows are normalised their alpha^2, as `moments` left them, enter through x.
     """
     t, split, bh = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     m, n = _pair(t, TILES)
@@ -142,20 +146,28 @@ def accumulate(
     x_base = x_ptr + head_offset(bh, heads, xb, xh) + first.to(tl.int64) * xn
     w_base = w_ptr + head_offset(bh, heads, wb, wh) + first.to(tl.int64) * wn
     mask_ptr += (bh // heads).to(tl.int64) * tokens
-    alpha_ptr += bh.to(tl.int64) * tokens
+    squares_ptr += table_offset(bh, tokens)
+    end = last - BLOCK  # where the last block begins, if all are whole
+    following = 0.0
+    if NORMALIZE and EVEN:  # a step ahead, since nothing else hides the time that it takes
+        following = load_table(squares_ptr, first, BLOCK)
     acc = tl.zeros([256, EP], tl.float32)
     for start in range(first, last, BLOCK):
         keep = start + local < last
         if MASKED:
             keep = tl.load(mask_ptr + start + local, mask=keep, other=0) != 0
-        w = load_rows(w_base, keep, wide, E, wn, wd, EVEN)
+        w = load_rows(w_base, keep, wide, E, wn, wd, EVEN).to(DTYPE)
         if NORMALIZE:
-            alpha = load_numbers(alpha_ptr + start, keep, EVEN)
-            w = w.to(tl.float32) * (alpha * alpha)[:, None]
-        w = w.to(DTYPE)
+            if EVEN:
+                squares = following
+                following = load_table(squares_ptr, tl.minimum(start + BLOCK, end), BLOCK)
+            else:
+                squares = tl.where(keep, load_table(squares_ptr, start, BLOCK), 0.0)
         x_m = _columns(x_base, keep, m * 16, D, xn, xd, 16, EVEN, DTYPE)
         x_n = _columns(x_base, keep, n * 16, D, xn, xd, 16, EVEN, DTYPE)
-        acc = settle(product(turned_outer(x_m, x_n), w, acc, PRECISION))
+        acc = settle(
+            product(turned_outer(x_m, x_n, squares if NORMALIZE else None), w, acc, PRECISION)
+        )
         x_base += BLOCK * xn
         w_base += BLOCK * wn
     state = state_ptr + (split * tl.num_programs(2) + bh).to(tl.int64) * PAIRS * 256 * E
@@ -197,7 +209,7 @@ def values(
     SHARED: tl.constexpr, LIFT: tl.constexpr, EVEN: tl.constexpr,
     DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """(x (x) x) S + x L + r for some blocks of rows; over z, which is kept, where DIVIDE.
+    """(x (x) x) S + x L + r for some blocks of rows; over z where DIVIDE.
 
     The state goes by in steps of PART x 16 features; where HOLD, it is loaded once for all blocks
     of a program.
@@ -263,7 +275,8 @@ def values(
             z = tl.maximum(tl.sum(along * x, axis=1) + c * share, floor * share)
             z = tl.where(z > 0, z, 1.0)
             acc *= (output_factor(share, lift, LIFT) / z)[:, None]
-            tl.store(total_ptr + row + local, z, mask=exists)
+            if total_ptr is not None:
+                tl.store(total_ptr + row + local, z, mask=exists)
         if MASKED:
             acc *= tl.where(keep, 1.0, 0.0)[:, None]
         store_rows(out_ptr + row * E, exists, wide, E, E, acc)

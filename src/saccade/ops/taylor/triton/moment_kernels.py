@@ -11,7 +11,13 @@ import triton
 import triton.language as tl
 
 from saccade.ops.products import settle
-from saccade.ops.taylor.triton.blocks import NORM_EPS, head_offset, product
+from saccade.ops.taylor.triton.blocks import (
+    NORM_EPS,
+    head_offset,
+    product,
+    table_offset,
+    table_place,
+)
 
 __all__ = ["moments"]
 
@@ -75,7 +81,7 @@ def _unfold_sums(sums, FOLD: tl.constexpr, HEIGHT: tl.constexpr):
 
 @triton.jit
 def moments(
-    x_ptr, w_ptr, r_ptr, mask_ptr, temperature_ptr, out_ptr, alpha_ptr,
+    x_ptr, w_ptr, r_ptr, mask_ptr, temperature_ptr, out_ptr, squares_ptr,
     heads, tokens, D, E, per_split,
     xb, xh, xn, xd, wb, wh, wn, wd, scale, quadratic, linear, constant,
     DP: tl.constexpr, EP: tl.constexpr, BLOCK: tl.constexpr, FOLD: tl.constexpr,
@@ -87,7 +93,7 @@ def moments(
     Narrow tokens are folded, FOLD side by side, so that products are wide enough for the matrix
     unit; blocks off the diagonal are thrown away. Sums of rows are products with HEIGHT rows of
     ones, or added up number by number where HEIGHT is 0. Where rows are normalised, each one's
-    alpha is kept.
+    alpha^2 is kept for `accumulate`.
     """
     split, bh = tl.program_id(0), tl.program_id(1)
     rows: tl.constexpr = BLOCK // FOLD
@@ -98,7 +104,7 @@ def moments(
     w_base = w_ptr + head_offset(bh, heads, wb, wh) + first.to(tl.int64) * wn
     mask_ptr += (bh // heads).to(tl.int64) * tokens
     r_ptr += bh.to(tl.int64) * tokens
-    alpha_ptr += bh.to(tl.int64) * tokens
+    squares_ptr += table_offset(bh, tokens)
     factor = scale
     if TEMPERED:
         factor = scale * tl.load(temperature_ptr + bh % heads)
@@ -116,7 +122,8 @@ def moments(
             x = x.to(tl.float32)
             squares = tl.sum(tl.reshape(x * x, (rows, FOLD, DP)), axis=2)
             alpha = factor / tl.maximum(tl.sqrt(squares), NORM_EPS)
-            tl.store(alpha_ptr + start + local, alpha, mask=start + local < last)
+            square = (alpha * alpha).to(squares_ptr.dtype.element_ty)
+            tl.store(squares_ptr + table_place(start + local), square, mask=start + local < last)
             x = _by_token(x, alpha)
         x = x.to(DTYPE)
         weighted = x

@@ -86,7 +86,7 @@ def narrow_sums(
         if WEIGHTED:
             r = tl.load(r_ptr + start + local, mask=start + local < last, other=0.0)
             weighted = x.to(tl.float32) * r[:, None]
-        state = settle(product(turned_outer(raw, raw), by_length.to(DTYPE), state, PRECISION))
+        state = settle(product(turned_outer(raw, raw, None), by_length.to(DTYPE), state, PRECISION))
         both = tl.reshape(tl.join(w.to(DTYPE), weighted.to(DTYPE)), (BLOCK, 32))
         sums = settle(product(tl.trans(_with_ones(x.to(DTYPE))), both, sums, PRECISION))
         x_base += BLOCK * xn

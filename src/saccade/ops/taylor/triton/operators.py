@@ -9,7 +9,11 @@ from torch.utils.flop_counter import register_flop_formula
 
 from saccade.ops.launches import on_device
 from saccade.ops.taylor.triton.direct import run_direct, run_direct_backward
-from saccade.ops.taylor.triton.efficient import run_efficient, run_efficient_backward
+from saccade.ops.taylor.triton.efficient import (
+    efficient_output,
+    run_efficient,
+    run_efficient_backward,
+)
 from saccade.ops.taylor.triton.problem import Problem, moments_size, tile_pairs
 
 __all__ = ["fused"]
@@ -50,25 +54,35 @@ def _forward(
     c: float,
     normalise_output: bool,
     efficient: bool,
+    keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if q.numel() == 0 or k.numel() == 0:
-        out, total, state, sums = _fake_forward(
-            q, k, v, key_mask, temperature, scale, a, b, c, normalise_output, efficient
+        out, *kept = _fake_forward(
+            q, k, v, key_mask, temperature, scale, a, b, c, normalise_output, efficient, keep
         )
-        return out.zero_(), total, state, sums
+        return out.zero_(), *kept
     problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c), normalise_output)
     with on_device(q):
-        if efficient:
-            return run_efficient(problem)
-        return *run_direct(problem), q.new_empty(0), q.new_empty(0)
+        if not efficient:
+            out, total = run_direct(problem, keep=keep)
+            return out, _nothing(q) if total is None else total, _nothing(q), _nothing(q)
+        if not keep:
+            return efficient_output(problem), _nothing(q), _nothing(q), _nothing(q)
+        return run_efficient(problem)
+
+
+def _nothing(like: Tensor) -> Tensor:
+    return like.new_empty(0)
 
 
 @_forward.register_fake
-def _fake_forward(q, k, v, key_mask, temperature, scale, a, b, c, _lift, efficient):  # type: ignore[no-untyped-def]
+def _fake_forward(q, k, v, key_mask, temperature, scale, a, b, c, _lift, efficient, keep):  # type: ignore[no-untyped-def]
     out = q.new_empty(*q.shape[:3], v.shape[-1])
+    if not keep:
+        return out, _nothing(q), _nothing(q), _nothing(q)
     total = q.new_empty(q.shape[0] * q.shape[1], q.shape[2], dtype=torch.float32)
     if not efficient:
-        return out, total, q.new_empty(0), q.new_empty(0)
+        return out, total, _nothing(q), _nothing(q)
     state, moments = _state_shapes(q, v)
     operands = torch.bfloat16 if q.dtype == torch.bfloat16 else torch.float32
     return out, total, q.new_empty(state, dtype=operands), q.new_empty(moments, dtype=torch.float32)
@@ -113,7 +127,11 @@ def _(grad, q, k, v, key_mask, temperature, out, total, *rest):  # type: ignore[
 
 
 def _setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    *tensors, scale, a, b, c, normalise_output, efficient = inputs
+    *tensors, scale, a, b, c, normalise_output, efficient, keep = inputs
+    if not keep:
+        raise RuntimeError(
+            "a gradient is asked of saccade::taylor_fused, which kept nothing for it"
+        )
     ctx.numbers = (scale, a, b, c, normalise_output, efficient)
     ctx.save_for_backward(*tensors, *output)
     ctx.mark_non_differentiable(*output[1:])
@@ -122,7 +140,7 @@ def _setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
 
 def _autograd(ctx, grad, *_unused):  # type: ignore[no-untyped-def]
     dq, dk, dv, dt = _backward(grad, *ctx.saved_tensors, *ctx.numbers)
-    return dq, dk, dv, None, None if dt.numel() == 0 else dt, *[None] * 6
+    return dq, dk, dv, None, None if dt.numel() == 0 else dt, *[None] * 7
 
 
 _forward.register_autograd(_autograd, setup_context=_setup_context)
@@ -130,7 +148,7 @@ _forward.register_autograd(_autograd, setup_context=_setup_context)
 
 @register_flop_formula(torch.ops.saccade.taylor_fused)
 def _flops(q, k, v, *args, **_kwargs) -> int:  # type: ignore[no-untyped-def]
-    return _attention_flops(q, k, v, args[-1])
+    return _attention_flops(q, k, v, args[-2])
 
 
 @register_flop_formula(torch.ops.saccade.taylor_fused_backward)
@@ -162,7 +180,9 @@ def fused(
     """Taylor attention by the fused kernels; with a temperature (H,) q and k are normalised."""
     if temperature is not None:
         temperature = temperature.float()
-    options = (scale, *coefficients, normalise_output, algorithm == "efficient")
+    inputs = [q, k, v] if temperature is None else [q, k, v, temperature]
+    keep = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    options = (scale, *coefficients, normalise_output, algorithm == "efficient", keep)
 
     def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         out: Tensor = _forward(q, k, v, mask, temperature, *options)[0]
@@ -171,6 +191,6 @@ def fused(
     samples = MOST_HEADS // max(1, q.shape[1])
     if q.shape[0] <= samples:
         return attend(q, k, v, key_mask)
-    inputs = (torch.split(x, samples) for x in (q, k, v))
+    parts = (torch.split(x, samples) for x in (q, k, v))
     masks = repeat(None) if key_mask is None else torch.split(key_mask, samples)
-    return torch.cat([attend(*part) for part in zip(*inputs, masks, strict=False)])
+    return torch.cat([attend(*part) for part in zip(*parts, masks, strict=False)])

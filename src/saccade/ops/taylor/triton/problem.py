@@ -5,7 +5,7 @@ that launch): a call with tensors like those of an earlier one looks up and laun
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from saccade.ops.launches import INTERPRETED
 from saccade.ops.taylor.triton import settings
+from saccade.ops.taylor.triton.blocks import TABLE_STEP
 
 __all__ = [
     "KEPT_FORMS",
@@ -149,6 +150,14 @@ class Form:
         return tile_pairs(self.dim)
 
     @functools.cached_property
+    def kind(self) -> tuple[Any, ...]:
+        """What kernels are compiled for, but for the divisibility of sizes and strides."""
+        return (
+            self.dim, self.width, self.dtype, self.device,
+            self.masked, self.normalised, self.normalise_output, self.precision,
+        )  # fmt: skip
+
+    @functools.cached_property
     def operands(self) -> torch.dtype:
         """The dtype that products are taken in.
 
@@ -213,6 +222,12 @@ def form_of(q_shape: tuple[int, ...], v_shape: tuple[int, ...], *rest: Any) -> F
     return Form(batch, heads, queries, v_shape[2], dim, v_shape[3], *rest)
 
 
+@functools.lru_cache(maxsize=KEPT_FORMS)
+def _with_batch(form: Form, batch: int) -> Form:
+    """The form of so many samples, the same object every time."""
+    return replace(form, batch=batch)
+
+
 class Problem(NamedTuple):
     """Tensors as they came, and their form.
 
@@ -256,6 +271,13 @@ class Problem(NamedTuple):
         mask = q if key_mask is None else key_mask.contiguous()
         return cls(q, k, v, mask, q if temperature is None else temperature.contiguous(), form)
 
+    def of_samples(self, some: slice) -> "Problem":
+        """The problem of some samples."""
+        q, k, v = self.q[some], self.k[some], self.v[some]
+        form = _with_batch(self.form, q.shape[0])
+        mask = self.key_mask[some] if form.masked else q
+        return Problem(q, k, v, mask, self.temperature, form)
+
     def shares(self) -> Tensor:
         """(B,) float32: the share of the keys that a sample attends to; any tensor where all."""
         return self.key_mask.mean(dim=-1, dtype=torch.float32) if self.form.masked else self.q
@@ -267,3 +289,8 @@ class Problem(NamedTuple):
     def numbers(self, *shape: int) -> Tensor:
         """An uninitialised float32 tensor on the same device."""
         return self.new(*shape, dtype=torch.float32)
+
+    def table(self, rows: int) -> Tensor:
+        """An uninitialised table of one number for each row (`table_place` in `blocks`)."""
+        padded = ceil_div(rows, TABLE_STEP.value) * TABLE_STEP.value
+        return self.new(self.form.batch_heads, padded, dtype=self.form.operands)

@@ -6,7 +6,6 @@ from typing import NamedTuple
 from torch import Tensor
 
 from saccade.ops.launches import Launch
-from saccade.ops.taylor.triton.blocks import TABLE_STEP
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, Strides, ceil_div
 from saccade.ops.taylor.triton.row_kernels import (
     key_sums,
@@ -25,7 +24,6 @@ __all__ = [
 ]
 
 _ROWS = 128
-_STEP = TABLE_STEP.value
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
@@ -93,8 +91,8 @@ def weighted_gradients(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> 
     launch = _weighted_launch(f, grad.stride())
     dy = p.new(f.batch, f.heads, f.queries, f.width, dtype=f.operands)
     dz = p.numbers(f.batch_heads, f.queries)
-    shifts = _table(p, f.queries)
-    curves = _table(p, f.queries) if f.normalised else p.q
+    shifts = p.table(f.queries)
+    curves = p.table(f.queries) if f.normalised else p.q
     sums = p.numbers(f.batch_heads, launch.grid[0], f.width)
     launch(grad, out, total, p.shares(), p.q, p.temperature, dy, dz, curves, shifts, sums)
     return Weighted(dy, dz, curves, shifts, _added(sums))
@@ -149,14 +147,8 @@ def key_coefficients(p: Problem) -> tuple[Tensor, Tensor]:
 
 
 def _coefficient_tables(p: Problem) -> tuple[Tensor, Tensor]:
-    keys = p.form.keys
-    return (_table(p, keys), _table(p, keys)) if p.form.normalised else (p.k, p.k)
-
-
-def _table(p: Problem, rows: int) -> Tensor:
-    """An uninitialised table of one number for each row (`table_place`)."""
-    padded = ceil_div(rows, _STEP) * _STEP
-    return p.new(p.form.batch_heads, padded, dtype=p.form.operands)
+    f = p.form
+    return (p.table(f.keys), p.table(f.keys)) if f.normalised else (p.k, p.k)
 
 
 def _added(parts: Tensor) -> Tensor:

@@ -60,8 +60,8 @@ def row_sums(p: Problem, gradients: Gradients | None = None) -> tuple[Tensor, Te
     """The state (B H, pairs * 256, E) and the smaller sums."""
     if max(p.form.dim, p.form.width) <= settings.ONE_PASS_WIDTH:
         return _narrow_sums(p, gradients)
-    moments, alpha = row_moments(p, gradients)
-    return row_state(p, alpha, gradients), moments
+    moments, squares = row_moments(p, gradients)
+    return row_state(p, squares, gradients), moments
 
 
 def _loop(f: Form, size: Blocks, of_queries: bool) -> tuple[int, Numbers, Constants]:
@@ -121,14 +121,14 @@ def _moments_launch(f: Form, of_queries: bool) -> Launch:
 
 
 def row_moments(p: Problem, gradients: Gradients | None = None) -> tuple[Tensor, Tensor]:
-    """The smaller sums, and alpha of every row that is normalised."""
+    """The smaller sums, and a table of alpha^2 of every row that is normalised."""
     f, of_queries = p.form, gradients is not None
     x, w, r = (p.k, p.v, p.k) if gradients is None else (p.q, *gradients)
     launch = _moments_launch(f, of_queries)
-    alpha = p.numbers(f.batch_heads, x.shape[2]) if f.normalised else x
+    squares = p.table(x.shape[2]) if f.normalised else x
     sums = p.numbers(launch.grid[0], f.batch_heads, f.moments_size)
-    launch(x, w, r, p.key_mask, p.temperature, sums, alpha)
-    return _add(p, sums, torch.float32), alpha
+    launch(x, w, r, p.key_mask, p.temperature, sums, squares)
+    return _add(p, sums, torch.float32), squares
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
@@ -153,7 +153,7 @@ def _state_launch(f: Form, of_queries: bool) -> Launch:
     return Launch(accumulate, (f.pairs, splits, f.batch_heads), numbers, constants)
 
 
-def row_state(p: Problem, alpha: Tensor, gradients: Gradients | None = None) -> Tensor:
+def row_state(p: Problem, squares: Tensor, gradients: Gradients | None = None) -> Tensor:
     """The state (B H, pairs * 256, E)."""
     f = p.form
     x, w = (p.k, p.v) if gradients is None else (p.q, gradients[0])
@@ -161,5 +161,5 @@ def row_state(p: Problem, alpha: Tensor, gradients: Gradients | None = None) -> 
     splits = launch.grid[1]
     dtype = f.operands if splits == 1 else torch.float32
     state = p.new(splits, f.batch_heads, f.pairs * 256, f.width, dtype=dtype)
-    launch(x, w, p.key_mask, alpha, state)
+    launch(x, w, p.key_mask, squares, state)
     return _add(p, state, f.operands)
