@@ -39,8 +39,8 @@ def compile_all(
     qkv = torch.zeros(1, 1, 3, heads, dim, dtype=dtype).expand(batch, tokens, -1, -1, -1)
     inputs = (*qkv.permute(2, 0, 3, 1, 4), torch.zeros(features, dim), None)
     numbers = (feature_map, dim**-0.5, 1e-3, 1e-6, "ieee")
-    out, *saved = op._forward._init_fn(*inputs, *numbers)
-    op._backward._init_fn(out, *inputs, out, *saved, *numbers)
+    out, *saved = op._forward.function(*inputs, *numbers)
+    op._backward.function(out, *inputs, out, *saved, *numbers)
     return found
 
 

@@ -358,8 +358,8 @@ def test_opcheck(feature_map):
     q, k, v = (x.float().abs().to(DEVICE).requires_grad_() for x in (q, k, v))
     w = None if feature_map == "identity" else projection_of(8, 24).float().to(DEVICE)
     args = (q, k, v, w, mask.to(DEVICE), feature_map, 0.3, 1e-3, 1e-6, "ieee")
-    torch.library.opcheck(op._forward, args)
-    torch.library.opcheck(op._backward, _backward_arguments(args))
+    torch.library.opcheck(op._forward.overload, args)
+    torch.library.opcheck(op._backward.overload, _backward_arguments(args))
 
 
 def _backward_arguments(args):

@@ -213,7 +213,7 @@ def test_the_output_is_the_same_where_nothing_is_kept(algorithm, masked, monkeyp
     with torch.no_grad():
         alone = fused_shift(algorithm, q, k, v, mask, temperature)
     assert torch.equal(alone, kept)
-    assert samples == ([2, 2, 1] if algorithm == "efficient" else [])
+    assert samples[-3:] == ([2, 2, 1] if algorithm == "efficient" else [])
 
 
 def test_states_are_small_beside_the_output_and_still_fill_the_device():
@@ -234,9 +234,8 @@ def test_states_are_small_beside_the_output_and_still_fill_the_device():
         return efficient._samples_at_once(form_of(shape, shape, *[strides] * 3, *rest))
 
     assert samples(4, 1024, 64) == 4  # the states of few samples are free
-    assert samples(32, 4096, 64) == 8  # 27 of 134 MB of output, in four equal parts
-    assert samples(8, 16384, 128) == 2
-    assert samples(128, 1024, 128) == 2
+    assert samples(32, 4096, 64) == 9  # 11 rounds of programs; 11 samples, the most, take 12
+    assert samples(8, 16384, 128) == 3
     assert samples(512, 256, 128) == 5  # more than a share, else multiprocessors are idle
     assert samples(1, 2048, 128) == 1
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from saccade.ops.arguments import compute_dtype, in_full_precision
+from saccade.ops.registration import operator
 from saccade.ops.taylor.chunks import pieces, sizes
 from saccade.ops.taylor.normalise import denominator_floor, numerator_gradient, safe_denominator
 
@@ -34,7 +35,7 @@ def _keys(x: Tensor, samples: slice, key_mask: Tensor | None) -> Tensor:
     return piece if key_mask is None else piece.masked_fill(~key_mask[:, None, :, None], 0)
 
 
-@torch.library.custom_op("saccade::taylor_direct", mutates_args=())
+@operator("taylor_direct")
 @in_full_precision
 def _forward(
     q: Tensor,
@@ -70,7 +71,7 @@ def _(q, k, v, key_mask, scale, a, b, c):  # type: ignore[no-untyped-def]
     return out, q.new_empty(q.shape[:3], dtype=compute_dtype(q.dtype))
 
 
-@torch.library.custom_op("saccade::taylor_direct_backward", mutates_args=())
+@operator("taylor_direct_backward")
 @in_full_precision
 def _backward(
     grad: Tensor,

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from saccade.ops.arguments import compute_dtype, in_full_precision
+from saccade.ops.registration import operator
 from saccade.ops.taylor.chunks import feature_major, pieces, sizes
 from saccade.ops.taylor.features import (
     feature_weights,
@@ -53,7 +54,7 @@ def _sizes(q: Tensor, tokens: int) -> tuple[int, int]:
     return sizes(q.shape[0], tokens, max(1, per_token), q.device)
 
 
-@torch.library.custom_op("saccade::taylor_efficient", mutates_args=())
+@operator("taylor_efficient")
 @in_full_precision
 def _forward(
     q: Tensor,
@@ -98,7 +99,7 @@ def _(q, k, v, key_mask, scale, a, b, c):  # type: ignore[no-untyped-def]
     return out, q.new_empty(q.shape[:3], dtype=dtype), q.new_empty(state_shape, dtype=dtype)
 
 
-@torch.library.custom_op("saccade::taylor_efficient_backward", mutates_args=())
+@operator("taylor_efficient_backward")
 @in_full_precision
 def _backward(
     grad: Tensor,

@@ -19,6 +19,7 @@ from saccade.ops.linear.triton.launch import (
     state_dtype,
     takes_whole_heads,
 )
+from saccade.ops.registration import operator
 
 __all__ = ["fused"]
 
@@ -55,7 +56,7 @@ def _as_bytes(key_mask: Tensor | None) -> Tensor | None:
     return None if key_mask is None else key_mask.contiguous().view(torch.uint8)
 
 
-@torch.library.custom_op("saccade::linear_fused", mutates_args=())
+@operator("linear_fused")
 def _forward(
     q: Tensor,
     k: Tensor,
@@ -98,7 +99,7 @@ def _(q, k, v, projection, key_mask, feature_map, scale, constant, eps, precisio
     )
 
 
-@torch.library.custom_op("saccade::linear_fused_backward", mutates_args=())
+@operator("linear_fused_backward")
 def _backward(
     grad: Tensor,
     q: Tensor,

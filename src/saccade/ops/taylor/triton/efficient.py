@@ -9,14 +9,14 @@ from saccade.ops.launches import Launch, compiled_at_once
 from saccade.ops.taylor.triton.efficient_kernels import gradients, unfold, values
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_div, multiprocessors
 from saccade.ops.taylor.triton.rows import quotient_gradients, temperature_gradient
-from saccade.ops.taylor.triton.sums import row_sums
+from saccade.ops.taylor.triton.sums import rounds, row_sums
 
 __all__ = ["efficient_output", "run_efficient", "run_efficient_backward"]
 
 # More does not fit beside what the products themselves take, on the smallest devices.
 _HELD_BYTES = {torch.bfloat16: 64 << 10, torch.float32: 32 << 10}
 
-_STATE_SHARE = 0.2
+_STATE_SHARE = 0.24
 """Bytes that states may have beside each byte of output where no backward pass follows."""
 
 _FREE_BYTES = 16 << 20
@@ -131,16 +131,26 @@ def run_efficient(p: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return out, total, *_attend(p, out, total)
 
 
+@functools.lru_cache(maxsize=KEPT_FORMS)
 def _samples_at_once(f: Form) -> int:
-    """So many that their states are small beside the output, yet programs fill the device."""
-    state = f.heads * (f.pairs * 256 * f.width * f.operands.itemsize + 4 * f.moments_size)
+    """So many that their states are small beside the output, yet programs fill the device.
+
+    Of those, as many as take all samples in the fewest rounds: the last is seldom full.
+    """
+    lengths = f.keys if f.normalised else 0
+    numbers = f.pairs * 256 * f.width + lengths
+    state = f.heads * (numbers * f.operands.itemsize + 4 * f.moments_size)
     output = f.batch_heads * f.queries * f.width * f.dtype.itemsize
     programs = f.heads * ceil_div(f.queries, f.blocks("values").rows)
-    samples = max(
-        int(max(_FREE_BYTES, _STATE_SHARE * output) / state),
-        ceil_div(multiprocessors(f.device), programs),
-    )
-    return ceil_div(f.batch, ceil_div(f.batch, samples))
+    least = min(f.batch, ceil_div(multiprocessors(f.device), programs))
+    most = min(f.batch, int(max(_FREE_BYTES, _STATE_SHARE * output) / state))
+
+    def rounds_in_all(samples: int) -> int:
+        parts, rest = divmod(f.batch, samples)
+        return parts * rounds(f, samples) + rounds(f, rest)
+
+    fewest_parts_first = range(max(least, most), least - 1, -1)
+    return min(fewest_parts_first, key=rounds_in_all)
 
 
 @compiled_at_once

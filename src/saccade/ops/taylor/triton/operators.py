@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from saccade.ops.launches import on_device
+from saccade.ops.registration import operator
 from saccade.ops.taylor.triton.direct import run_direct, run_direct_backward
 from saccade.ops.taylor.triton.efficient import (
     efficient_output,
@@ -41,7 +42,7 @@ def _state_shapes(q: Tensor, v: Tensor) -> tuple[tuple[int, ...], tuple[int, ...
     return (heads, tile_pairs(dim) * 256, width), (heads, moments_size(dim, width))
 
 
-@torch.library.custom_op("saccade::taylor_fused", mutates_args=())
+@operator("taylor_fused")
 def _forward(
     q: Tensor,
     k: Tensor,
@@ -57,7 +58,7 @@ def _forward(
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if q.numel() == 0 or k.numel() == 0:
-        out, *kept = _fake_forward(
+        out, *kept = _fake_forward(  # type: ignore[no-untyped-call]
             q, k, v, key_mask, temperature, scale, a, b, c, normalise_output, efficient, keep
         )
         return out.zero_(), *kept
@@ -88,7 +89,7 @@ def _fake_forward(q, k, v, key_mask, temperature, scale, a, b, c, _lift, efficie
     return out, total, q.new_empty(state, dtype=operands), q.new_empty(moments, dtype=torch.float32)
 
 
-@torch.library.custom_op("saccade::taylor_fused_backward", mutates_args=())
+@operator("taylor_fused_backward")
 def _backward(
     grad: Tensor,
     q: Tensor,

@@ -19,7 +19,7 @@ from saccade.ops.taylor.triton.narrow_kernels import narrow_sums
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_div, multiprocessors
 from saccade.ops.taylor.triton.settings import Blocks
 
-__all__ = ["Gradients", "row_moments", "row_state", "row_sums"]
+__all__ = ["Gradients", "rounds", "row_moments", "row_state", "row_sums"]
 
 _PART_BLOCK = 1024
 
@@ -56,9 +56,20 @@ def _add(p: Problem, parts: Tensor, dtype: torch.dtype) -> Tensor:
     return total
 
 
+def _is_narrow(f: Form) -> bool:
+    """Whether all sums are taken in one pass."""
+    return max(f.dim, f.width) <= settings.ONE_PASS_WIDTH
+
+
+def rounds(f: Form, samples: int) -> int:
+    """How often programs fill the device to sum the states of so many samples."""
+    size = f.blocks("narrow_sums" if _is_narrow(f) else "accumulate")
+    return ceil_div(samples * f.heads * f.pairs, size.resident * multiprocessors(f.device))
+
+
 def row_sums(p: Problem, gradients: Gradients | None = None) -> tuple[Tensor, Tensor]:
     """The state (B H, pairs * 256, E) and the smaller sums."""
-    if max(p.form.dim, p.form.width) <= settings.ONE_PASS_WIDTH:
+    if _is_narrow(p.form):
         return _narrow_sums(p, gradients)
     moments, squares = row_moments(p, gradients)
     return row_state(p, squares, gradients), moments
