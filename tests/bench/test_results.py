@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from saccade.bench.results import AttentionResult, Roof, Row, Timing
 from saccade.bench.tables import as_markdown, provenance, summaries
 from saccade.bench.targets import Target, judge
 from saccade.errors import ConfigError
+from saccade.ops.taylor import choice, explain_choice
 
 CPU = torch.device("cpu")
 LENGTHS = (64, 256, 1024, 4096)
@@ -167,8 +169,8 @@ def test_files_have_theme_hardware_and_month(result, tmp_path):
 
 def test_an_interrupted_result_does_not_overwrite_a_complete_one(result, tmp_path):
     complete = write_attention(result, [], tmp_path, "cpu")
-    partial = AttentionResult(result.environment, result.roof, result.rows[:3])
-    assert not set(complete) & set(write_attention(partial, [], tmp_path, "cpu"))
+    unfinished = AttentionResult(result.environment, result.roof, result.rows[:3])
+    assert not set(complete) & set(write_attention(unfinished, [], tmp_path, "cpu"))
 
 
 def test_calibration_keeps_what_other_runs_found(result, tmp_path, monkeypatch):
@@ -186,6 +188,21 @@ def test_calibration_keeps_what_other_runs_found(result, tmp_path, monkeypatch):
             device_key(CPU): {"bfloat16": {"32": costs}, "float32": {"32": costs, "64": costs}}
         },
     }
+
+
+def test_what_is_ahead_at_all_measured_tokens_is_taken_at_the_fewest_of_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rows = [
+        row(f"taylor-{algorithm}", "taylor", n, ms, direction=direction)
+        for n in LENGTHS
+        for algorithm, ms in (("direct", 2.0), ("efficient", 1.0))
+        for direction in ("forward", "training")
+    ]
+    write_costs(AttentionResult(describe_environment(CPU), Roof(1.0, 10.0), rows), CPU, "float32")
+    choice._read_costs.cache_clear()
+    ask = partial(explain_choice, head_dim=32, device_name=device_key(CPU), dtype="float32")
+    assert [ask(n).algorithm for n in (63, 64)] == ["direct", "efficient"]
+    choice._read_costs.cache_clear()
 
 
 def test_a_broken_calibration_file_starts_afresh(result, tmp_path, monkeypatch):

@@ -110,7 +110,14 @@ def test_recipe_says_what_it_takes_and_builds(name: str) -> None:
 
 
 def test_performer_recipes_differ_only_in_the_attention_and_a_shorter_budget() -> None:
-    shorter = ["train.epochs=48", "optim.warmup_epochs=3", "augment.mixup=0", "augment.cutmix=0"]
+    shorter = [
+        "train.epochs=48",
+        "optim.warmup_epochs=3",
+        "augment.policy=none",
+        "augment.mixup=0",
+        "augment.mix_probability=0.5",
+        "model.overrides.drop_path_rate=0.0",
+    ]
     baseline = load_config("vit-cifar10", shorter).model_dump(exclude={"model": {"name"}})
     performers = [name for name in list_recipes() if name.startswith("performer-")]
     assert len(performers) == 6

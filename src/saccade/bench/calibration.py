@@ -8,9 +8,9 @@
                                                      "crossover_training": 1033.9}}}}}
 
 The keys are the device (`torch.cuda.get_device_name()`, or `cpu`), the dtype without `torch.`, and
-D. A crossover is the smallest N at which the efficient algorithm beats the direct one: the first N
-of the grid where it always does, null where it never does. Entries of other devices, dtypes and D
-are kept.
+D. The efficient algorithm is taken for more tokens than the crossover: one less than the first N of
+the grid where it beats the direct one at all of them, null where it does not at the last. Entries
+of other devices, dtypes and D are kept.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ def _crossover(result: AttentionResult, head_dim: int, direction: Pass) -> float
         rows = [r for r in result.rows if (r.mechanism, r.head_dim, r.direction) == key]
         times[mechanism] = times_over_tokens(rows)
     found = crossover(times[DIRECT], times[EFFICIENT])
-    return None if found is None else round(found, 1)
+    if found is None:
+        return None
+    return found - 1 if found == min(times[DIRECT]) else round(found, 1)
 
 
 def write_costs(result: AttentionResult, device: torch.device, dtype: str) -> Path:

@@ -15,12 +15,11 @@ from saccade.ops.taylor.thresholds import speed_threshold
 __all__ = ["Choice", "explain_choice"]
 
 # Tokens from which the fused efficient kernels beat the fused direct ones, by head dim: about where
-# the lines of benchmarks/attention_h200_202611.json cross (bfloat16; between plain and normalised,
-# whose efficient kernels are a little faster than there, docs/log.md). They begin at 1,024 tokens:
-# what lies below is extrapolated.
+# the lines of attention_h200_202611.json and calibration_h200_202611.json in benchmarks/ cross
+# (bfloat16; between plain and normalised).
 _FUSED_CROSSOVERS = {
-    "forward": {16: 400, 32: 1100, 64: 3000, 128: 11900},
-    "training": {16: 500, 32: 860, 64: 2530, 128: 9600},
+    "forward": {8: 800, 16: 450, 32: 1100, 64: 3000, 128: 11900},
+    "training": {8: 550, 16: 250, 32: 860, 64: 2530, 128: 9600},
 }
 
 
