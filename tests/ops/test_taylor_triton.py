@@ -21,7 +21,7 @@ pytest.importorskip("triton")
 
 from saccade.ops.taylor.triton import efficient, operators, settings, sums
 from saccade.ops.taylor.triton.blocks import TABLE_STEP
-from saccade.ops.taylor.triton.problem import form_of
+from saccade.ops.taylor.triton.problem import form_of, grain_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The interpreter cuts bfloat16 instead of rounding it: that dtype is judged on a GPU.
@@ -265,6 +265,13 @@ def test_bfloat16_is_roughly_right_in_the_interpreter(algorithm):
         assert (found.float() - true).norm() < 0.05 * true.norm()
 
 
+def test_the_compiler_is_told_what_widths_and_strides_are_multiples_of():
+    assert grain_of(8, 40, (4096, 512, 8, 1), (4096, 40, 320, 1)) == 8
+    assert grain_of(8, 40, (4096, 512, 12, 1)) == 1
+    assert grain_of(8, 44, (4096, 512, 8, 1)) == 1
+    assert grain_of(32, 16, (4096, 512, 32, 1)) == 1  # Triton finds out
+
+
 def test_blocks_that_go_by_fit_the_tables():
     capabilities = ((7, 5), (8, 0), (8, 6), (9, 0), (10, 0))
     for capability, dtype in itertools.product(capabilities, (torch.bfloat16, torch.float32)):
@@ -411,7 +418,7 @@ def test_products_stay_whole_on_hopper(normalised):
         ("80", "bfloat16", "32,128", 100),
         ("80", "bfloat16", "20x100", 1100),
         ("86", "bfloat16", "32,64,128,100x20", 300),
-        ("90", "bfloat16", "24,16x64,128x20", 800),
+        ("90", "bfloat16", "24,40,72,16x64,128x20", 800),
         ("80", "float32", "128", 600),
         ("86", "float32", "32,32x16,64", 600),
         ("90", "float32", "11x108,128", 600),

@@ -22,6 +22,7 @@ from saccade.ops.taylor.triton.blocks import (
     load_rows,
     load_share,
     load_table,
+    multiples,
     output_factor,
     product,
     pull_back,
@@ -42,9 +43,12 @@ def direct_forward(
     qb, qh, qn, qd, kb, kh, kn, kd, vb, vh, vn, vd, scale, over, a, b, c, floor, lift,
     DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     NORMALIZE: tl.constexpr, LIFT: tl.constexpr, MASKED: tl.constexpr,
-    EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    EVEN: tl.constexpr, GRAIN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """o and, where they are to be kept, z of a block of queries."""
+    D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn = multiples(
+        (D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn), GRAIN
+    )
     first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
     keep = first + tl.arange(0, ROWS) < queries
     cols, wide = tl.arange(0, DP), tl.arange(0, EP)
@@ -94,9 +98,12 @@ def direct_queries(
     qb, qh, qn, qd, kb, kh, kn, kd, vb, vh, vn, vd, scale, over, a, b,
     DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     NORMALIZE: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
-    DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    GRAIN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a block of queries, and of the temperature."""
+    D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn = multiples(
+        (D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn), GRAIN
+    )
     first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
     keep = first + tl.arange(0, ROWS) < queries
     cols, wide = tl.arange(0, DP), tl.arange(0, EP)
@@ -142,9 +149,12 @@ def direct_keys(
     qb, qh, qn, qd, kb, kh, kn, kd, vb, vh, vn, vd, scale, over, a, b, c,
     DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     NORMALIZE: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
-    DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    GRAIN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a block of keys and values."""
+    D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn = multiples(
+        (D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn), GRAIN
+    )
     first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
     exists = first + tl.arange(0, ROWS) < keys
     keep = kept_rows(first, keys, mask_ptr + (bh // heads).to(tl.int64) * keys, ROWS, MASKED)

@@ -32,6 +32,7 @@ from saccade.ops.taylor.triton.blocks import (
     load_rows,
     load_share,
     load_table,
+    multiples,
     output_factor,
     packed,
     product,
@@ -132,12 +133,14 @@ def accumulate(
     xb, xh, xn, xd, wb, wh, wn, wd, value,
     TILES: tl.constexpr, PAIRS: tl.constexpr,
     EP: tl.constexpr, BLOCK: tl.constexpr, NORMALIZE: tl.constexpr,
-    MASKED: tl.constexpr, EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    MASKED: tl.constexpr, EVEN: tl.constexpr,
+    GRAIN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """S = sum (x (x) x) w^T for one tile pair: keys and values, or queries and dy.
 
     Where rows are normalised their alpha^2, as `moments` left them, enter through x.
     """
+    D, E, xb, xh, xn, wb, wh, wn = multiples((D, E, xb, xh, xn, wb, wh, wn), GRAIN)
     t, split, bh = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     m, n = _pair(t, TILES)
     wide, local = tl.arange(0, EP), tl.arange(0, BLOCK)
@@ -207,7 +210,7 @@ def values(
     ROWS: tl.constexpr, PART: tl.constexpr, PIECE: tl.constexpr, HOLD: tl.constexpr,
     NORMALIZE: tl.constexpr, TEMPERED: tl.constexpr, DIVIDE: tl.constexpr, MASKED: tl.constexpr,
     SHARED: tl.constexpr, LIFT: tl.constexpr, EVEN: tl.constexpr,
-    DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    GRAIN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """(x (x) x) S + x L + r for some blocks of rows; over z where DIVIDE.
 
@@ -215,6 +218,7 @@ def values(
     of a program.
     """
     STEPS: tl.constexpr = PAIRS * (16 // PART)
+    D, E, xb, xh, xn = multiples((D, E, xb, xh, xn), GRAIN)
     bh = tl.program_id(1)
     first = tl.program_id(0) * per_program
     last = tl.minimum(first + per_program, tokens)
@@ -304,10 +308,11 @@ def gradients(
     TILES: tl.constexpr, WIDE_TILES: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
     ROWS: tl.constexpr, PART: tl.constexpr, PIECE: tl.constexpr, HOLD: tl.constexpr,
     NORMALIZE: tl.constexpr, TEMPERED: tl.constexpr, WEIGHTED: tl.constexpr, MASKED: tl.constexpr,
-    EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    EVEN: tl.constexpr, GRAIN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """(x (x) y) S' + y L^T + r (2 x G + p) for some blocks of rows, pulled back through alpha."""
     STEPS: tl.constexpr = TILES * WIDE_TILES * (16 // PART)
+    D, E, xb, xh, xn, yb, yh, yn = multiples((D, E, xb, xh, xn, yb, yh, yn), GRAIN)
     bh = tl.program_id(1)
     first = tl.program_id(0) * per_program
     last = tl.minimum(first + per_program, tokens)

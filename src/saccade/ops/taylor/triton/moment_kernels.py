@@ -14,6 +14,7 @@ from saccade.ops.products import settle
 from saccade.ops.taylor.triton.blocks import (
     NORM_EPS,
     head_offset,
+    multiples,
     product,
     table_offset,
     table_place,
@@ -86,7 +87,8 @@ def moments(
     xb, xh, xn, xd, wb, wh, wn, wd, scale, quadratic, linear, constant,
     DP: tl.constexpr, EP: tl.constexpr, BLOCK: tl.constexpr, FOLD: tl.constexpr,
     HEIGHT: tl.constexpr, NORMALIZE: tl.constexpr, TEMPERED: tl.constexpr, WEIGHTED: tl.constexpr,
-    MASKED: tl.constexpr, EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    MASKED: tl.constexpr, EVEN: tl.constexpr,
+    GRAIN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The smaller sums L, G, p, r over keys and values, or queries and dy with weights r = dz.
 
@@ -95,6 +97,7 @@ def moments(
     ones, or added up number by number where HEIGHT is 0. Where rows are normalised, each one's
     alpha^2 is kept for `accumulate`.
     """
+    D, E, xb, xh, xn, wb, wh, wn = multiples((D, E, xb, xh, xn, wb, wh, wn), GRAIN)
     split, bh = tl.program_id(0), tl.program_id(1)
     rows: tl.constexpr = BLOCK // FOLD
     local = tl.arange(0, rows)[:, None] * FOLD + tl.arange(0, FOLD)[None, :]

@@ -16,6 +16,7 @@ from saccade.ops.products import settle
 from saccade.ops.taylor.triton.blocks import (
     head_offset,
     load_rows,
+    multiples,
     product,
     row_factors,
 )
@@ -52,12 +53,14 @@ def narrow_sums(
     heads, tokens, D, E, per_split,
     xb, xh, xn, xd, wb, wh, wn, wd, scale, quadratic, linear, constant, part,
     BLOCK: tl.constexpr, NORMALIZE: tl.constexpr, TEMPERED: tl.constexpr, WEIGHTED: tl.constexpr,
-    MASKED: tl.constexpr, EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+    MASKED: tl.constexpr, EVEN: tl.constexpr,
+    GRAIN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """S, L, G, p and r over keys and values, or queries and dy with weights r = dz.
 
     From one split to the next, both outputs advance by `part` numbers.
     """
+    D, E, xb, xh, xn, wb, wh, wn = multiples((D, E, xb, xh, xn, wb, wh, wn), GRAIN)
     split, bh = tl.program_id(0), tl.program_id(1)
     cols, local = tl.arange(0, 16), tl.arange(0, BLOCK)
     first = split * per_split

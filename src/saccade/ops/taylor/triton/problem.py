@@ -24,6 +24,7 @@ __all__ = [
     "capability",
     "ceil_div",
     "form_of",
+    "grain_of",
     "moments_size",
     "multiprocessors",
     "power_of_two",
@@ -55,6 +56,16 @@ def tile_pairs(dim: int) -> int:
     """Pairs (m, n), m <= n, of the tiles of 16 in a row of q or k."""
     tiles = ceil_div(dim, 16)
     return tiles * (tiles + 1) // 2
+
+
+def grain_of(dim: int, width: int, *strides: Strides) -> int:
+    """8 where D, E and all strides but those of columns are its multiples, D or E not of 16; or 1.
+
+    Of 16 Triton finds out by itself.
+    """
+    steps = [step for stride in strides for step in stride[:3]]
+    told = dim % 16 == 0 and width % 16 == 0
+    return 1 if told or any(n % 8 for n in (dim, width, *steps)) else 8
 
 
 def moments_size(dim: int, width: int) -> int:
@@ -158,6 +169,11 @@ class Form:
         )  # fmt: skip
 
     @functools.cached_property
+    def grain(self) -> int:
+        """What kernels tell the compiler that D, E and strides are multiples of."""
+        return grain_of(self.dim, self.width, self.q_stride, self.k_stride, self.v_stride)
+
+    @functools.cached_property
     def operands(self) -> torch.dtype:
         """The dtype that products are taken in.
 
@@ -198,6 +214,7 @@ class Form:
             "EP": self.padded_width,
             "NORMALIZE": self.normalised,
             "MASKED": self.masked and masked,
+            "GRAIN": self.grain,
             "DTYPE": _TRITON_DTYPE[self.operands],
             "PRECISION": self.dot_precision,
         }

@@ -10,6 +10,7 @@ from saccade.ops.taylor.triton.blocks import (
     kept_rows,
     load_rows,
     load_share,
+    multiples,
     output_factor,
     row_factors,
     store_rows,
@@ -25,12 +26,13 @@ def key_sums(
     k_ptr, v_ptr, mask_ptr, curves_ptr, slopes_ptr, sums_ptr, heads, keys, D, E,
     kb, kh, kn, kd, vb, vh, vn, vd, a, b,
     DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr,
-    SUM: tl.constexpr, NORMALIZE: tl.constexpr, MASKED: tl.constexpr,
+    SUM: tl.constexpr, NORMALIZE: tl.constexpr, MASKED: tl.constexpr, GRAIN: tl.constexpr,
 ):  # fmt: skip
     """The sum of v over a block of keys, where asked for.
 
     Where keys are normalised, w' = b s / |k| + a s^2 / |k|^2, and both coefficients are kept.
     """
+    D, E, kb, kh, kn, vb, vh, vn = multiples((D, E, kb, kh, kn, vb, vh, vn), GRAIN)
     block, bh = tl.program_id(0), tl.program_id(1)
     first = block * ROWS
     keep = kept_rows(first, keys, mask_ptr + (bh // heads).to(tl.int64) * keys, ROWS, MASKED)
@@ -72,8 +74,10 @@ def row_gradients(
     grad_ptr, out_ptr, total_ptr, share_ptr, dy_ptr, dz_ptr, queries, heads,
     grad_b, grad_h, grad_n, grad_d, E, lift,
     EP: tl.constexpr, ROWS: tl.constexpr, MASKED: tl.constexpr, LIFT: tl.constexpr,
+    GRAIN: tl.constexpr,
 ):  # fmt: skip
     """From g and o = f y / z: the gradients f g / z and -(g.o) / z of y and z."""
+    E, grad_b, grad_h, grad_n = multiples((E, grad_b, grad_h, grad_n), GRAIN)
     first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
     keep = first + tl.arange(0, ROWS) < queries
     dy, dz = _quotient(
@@ -91,13 +95,16 @@ def weighted_row_gradients(
     dy_ptr, dz_ptr, curves_ptr, shifts_ptr, sums_ptr, queries, heads, D, E,
     grad_b, grad_h, grad_n, grad_d, qb, qh, qn, qd, lift, scale, a,
     DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr,
-    NORMALIZE: tl.constexpr, MASKED: tl.constexpr, LIFT: tl.constexpr,
+    NORMALIZE: tl.constexpr, MASKED: tl.constexpr, LIFT: tl.constexpr, GRAIN: tl.constexpr,
 ):  # fmt: skip
     """As `row_gradients`, for the direct kernels, with the sum of dy over the block of rows.
 
     Where queries are normalised, dy and dz are divided by the length of their query, and the
     coefficient of s^2 is kept for each.
     """
+    D, E, grad_b, grad_h, grad_n, qb, qh, qn = multiples(
+        (D, E, grad_b, grad_h, grad_n, qb, qh, qn), GRAIN
+    )
     block, bh = tl.program_id(0), tl.program_id(1)
     first = block * ROWS
     local = tl.arange(0, ROWS)

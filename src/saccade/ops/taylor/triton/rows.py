@@ -6,7 +6,14 @@ from typing import NamedTuple
 from torch import Tensor
 
 from saccade.ops.launches import Launch
-from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, Strides, ceil_div
+from saccade.ops.taylor.triton.problem import (
+    KEPT_FORMS,
+    Form,
+    Problem,
+    Strides,
+    ceil_div,
+    grain_of,
+)
 from saccade.ops.taylor.triton.row_kernels import (
     key_sums,
     row_gradients,
@@ -32,7 +39,13 @@ def _quotient_launch(f: Form, grad_stride: Strides) -> Launch:
         row_gradients,
         (ceil_div(f.queries, _ROWS), f.batch_heads),
         (f.queries, f.heads, *grad_stride, f.width, f.lift),
-        {"EP": f.padded_width, "ROWS": _ROWS, "MASKED": f.masked, "LIFT": f.normalise_output},
+        {
+            "EP": f.padded_width,
+            "ROWS": _ROWS,
+            "MASKED": f.masked,
+            "LIFT": f.normalise_output,
+            "GRAIN": grain_of(f.width, f.width, grad_stride),
+        },
     )
 
 
@@ -80,6 +93,7 @@ def _weighted_launch(f: Form, grad_stride: Strides) -> Launch:
         "NORMALIZE": f.normalised,
         "MASKED": f.masked,
         "LIFT": f.normalise_output,
+        "GRAIN": grain_of(f.dim, f.width, grad_stride, f.q_stride),
     }
     grid = (ceil_div(f.queries, _ROWS), f.batch_heads)
     return Launch(weighted_row_gradients, grid, numbers, constants)
@@ -107,6 +121,7 @@ def _key_sums_launch(f: Form, *, values: bool) -> Launch:
         "ROWS": _ROWS,
         "NORMALIZE": f.normalised,
         "MASKED": f.masked,
+        "GRAIN": f.grain,
     }
     numbers = (f.heads, f.keys, f.dim, f.width, *f.k_stride, *f.v_stride, f.a, f.b)
     return Launch(key_sums, (ceil_div(f.keys, _ROWS), f.batch_heads), numbers, constants)
