@@ -49,6 +49,12 @@ def test_grid_ends_with_the_grid(planted: Planted) -> None:
     assert tune(folder) == results
 
 
+def test_a_grid_with_fewer_places_than_trials_says_so(saccade: Saccade, planted: Planted) -> None:
+    code, _, err = saccade("tune", "--resume", "--out", planted[0].path)
+    assert code == 0, err
+    assert "the grid has 3 places: 3 trials, not 99" in err
+
+
 def test_value_is_that_of_the_weights_that_would_be_tested(planted: Planted) -> None:
     folder, results = planted
     for row in results["trials"]:

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 
 from saccade.errors import ConfigError
+from saccade.hardware import cpu_name, device_name
 from saccade.version import __version__
 
-__all__ = ["describe_environment", "device_name", "hardware_slug", "resolve_device"]
+__all__ = ["describe_environment", "hardware_slug", "resolve_device"]
 
 PACKAGES = ("torch", "triton", "numpy", "performer-pytorch")
 
@@ -41,7 +42,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": device.type,
         "device_name": device_name(device),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cpu_count": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "memory_gib": _memory_gib(device),
@@ -67,26 +68,12 @@ def _without_folder(arguments: Sequence[str]) -> list[str]:
     return kept
 
 
-def device_name(device: torch.device) -> str:
-    """What people call the device."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
-
-
 def hardware_slug(device: torch.device) -> str:
     """A short name for files: `h200`, `cpu`."""
     if device.type != "cuda":
         return device.type
     words = re.sub(r"(?i)\b(nvidia|amd|geforce|tesla)\b", "", device_name(device)).lower()
     return re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "gpu"
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def _memory_gib(device: torch.device) -> float:

@@ -71,6 +71,9 @@ def tune(
         asked = {"metric": metric, "storage": storage}
         given = {name: value for name, value in asked.items() if value is not None}
         folder = start_search(out, config, Settings(recipe, trials, **given))
+    wanted, asked_for = folder.trials_wanted(), folder.settings().trials
+    if wanted < asked_for:
+        typer.echo(f"the grid has {wanted} places: {wanted} trials, not {asked_for}", err=True)
     results = run(folder, jobs=jobs, say=lambda line: typer.echo(line, err=True))
     if as_json:
         typer.echo(json.dumps(results))

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from saccade.hardware import device_name
 from saccade.train.distributed import Ranks
 from saccade.version import __version__
 
@@ -31,7 +32,7 @@ def describe_environment(ranks: Ranks) -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
-        "device": _device_name(ranks.device),
+        "device": device_name(ranks.device),
         "cuda": torch.version.cuda,
         "world_size": ranks.world_size,
         "git_revision": _git_revision(),
@@ -44,10 +45,6 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
 
 
 def _git_revision() -> str | None:

@@ -73,7 +73,7 @@ def multiples(numbers, GRAIN: tl.constexpr):
         return numbers
     told = ()
     for i in tl.static_range(len(numbers)):
-        told += (numbers[i] // GRAIN * GRAIN,)
+        told += (numbers[i] // GRAIN * GRAIN,)  # type: ignore[assignment]
     return told
 
 
