@@ -25,7 +25,7 @@ INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Tensors = tuple[Tensor | None, ...]
+Dtypes = tuple[torch.dtype | None, ...]
 
 
 class _Kept(NamedTuple):
@@ -69,7 +69,7 @@ class Launch:
         """Launch on the current device and stream; None for a tensor that is not read."""
         rehearsed = _rehearsed.get()
         if rehearsed is not None:
-            rehearsed.append((self, tensors))
+            rehearsed.add((self, tuple(x if x is None else x.dtype for x in tensors)))
             return
         key, addresses = (None, []) if INTERPRETED else _specialisation(tensors)
         kept = None if key is None else self._kept.get(key)
@@ -79,9 +79,9 @@ class Launch:
         stream = driver.active.get_current_stream(key[0])
         kept.run(*self._grid, stream, *kept.before, *addresses, *kept.after)
 
-    def compile(self, tensors: Tensors) -> None:
-        """Compile and load the kernel for such tensors; launch nothing."""
-        compiled = self.kernel.warmup(*tensors, *self.numbers, grid=self.grid, **self.constants)
+    def compile(self, dtypes: Dtypes) -> None:
+        """Compile and load the kernel for tensors of these dtypes; launch nothing."""
+        compiled = self.kernel.warmup(*dtypes, *self.numbers, grid=self.grid, **self.constants)
         _ = compiled.run  # which loads it
 
     @functools.cached_property
@@ -101,12 +101,15 @@ class Launch:
         self._kept[key] = _Kept(compiled, compiled.run, before, after)
 
 
-_rehearsed: ContextVar[list[tuple[Launch, Tensors]] | None] = ContextVar("rehearsed", default=None)
+_rehearsed: ContextVar[set[tuple[Launch, Dtypes]] | None] = ContextVar("rehearsed", default=None)
 
 
 def compile_kernels(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Compile the kernels that a function launches, side by side, without launching any."""
-    launches: list[tuple[Launch, Tensors]] = []
+    """Compile the kernels that a function launches, side by side, without launching any.
+
+    Of its tensors no more are kept than without: a launch is known by their dtypes.
+    """
+    launches: set[tuple[Launch, Dtypes]] = set()
     token = _rehearsed.set(launches)
     try:
         function(*args, **kwargs)
@@ -114,12 +117,13 @@ def compile_kernels(function: Callable[P, object], *args: P.args, **kwargs: P.kw
         _rehearsed.reset(token)
     device = driver.active.get_current_device()
 
-    def compile_one(launch: Launch, tensors: Tensors) -> None:
+    def compile_one(noted: tuple[Launch, Dtypes]) -> None:
+        launch, dtypes = noted
         with torch.cuda.device(device):
-            launch.compile(tensors)
+            launch.compile(dtypes)
 
     with ThreadPoolExecutor(max(1, len(launches))) as pool:
-        list(pool.map(compile_one, *zip(*launches, strict=True)))
+        list(pool.map(compile_one, launches))
 
 
 def compiled_at_once(function: Callable[P, R]) -> Callable[P, R]:

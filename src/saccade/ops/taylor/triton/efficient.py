@@ -173,6 +173,7 @@ def run_efficient_backward(
     dy, dz = quotient_gradients(p, grad, out, total)
     dq, dt = _gradient(p, p.q, dy, dz, state, sums)
     state, sums = row_sums(p, (dy, dz))
+    del dy, dz  # as much memory as what follows takes
     dv = p.new(*p.v.shape)
     _values_launch(p.form, False)(p.k, p.key_mask, p.temperature, p.q, state, sums, dv, None)
     dk, _ = _gradient(p, p.k, p.v, None, state, sums)
