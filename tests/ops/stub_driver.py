@@ -94,7 +94,8 @@ def called(launch, *tensors):
 
 def compiled_together(x, mask, out):
     """Compile two kernels that wait for each other, then launch them on a tensor of their own."""
-    launches = [Launch(scaled, (2,), (64, 1, 0.5), {"BLOCK": size}) for size in (8, 16)]
+    kinds = [(2, 8), (2, 16), (4, 16)]  # the last two differ in their grid alone
+    launches = [Launch(scaled, (n,), (64, 1, 0.5), {"BLOCK": size}) for n, size in kinds]
     both, compiles, own = threading.Barrier(2, timeout=60), [], []
     compile_one = scaled.compile
 

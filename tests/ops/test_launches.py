@@ -4,10 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 pytest.importorskip("triton")
+
+from saccade.ops import launches
 
 
 @pytest.fixture(scope="module")
@@ -57,5 +61,22 @@ def test_triton_is_asked_while_somebody_listens_or_tensors_are_elsewhere(found):
 
 
 def test_kernels_are_compiled_side_by_side_and_once(found):
-    expected = {"compiled": 2, "tensors held": False, "launched meanwhile": 0, "launched": 2}
+    expected = {"compiled": 2, "tensors held": False, "launched meanwhile": 0, "launched": 3}
     assert found["together"] == expected
+
+
+def test_an_operation_is_compiled_at_once_where_it_can_and_once(monkeypatch):
+    done, capturing = [], [True, False, False]
+    monkeypatch.setattr(
+        launches, "compile_kernels", lambda function, *args: done.append("compiled")
+    )
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing.pop(0))
+    run = launches.compiled_at_once(lambda problem: done.append("run"))
+    here = SimpleNamespace(q=SimpleNamespace(is_cuda=False), form=SimpleNamespace(kind="narrow"))
+    there = SimpleNamespace(q=SimpleNamespace(is_cuda=True), form=SimpleNamespace(kind="narrow"))
+    for problem in (here, there, there, there):
+        run(problem)
+    assert done == ["run", "run", "compiled", "run", "run"]
+    there.form.kind = "wide"
+    run(there)
+    assert done[-2:] == ["compiled", "run"]

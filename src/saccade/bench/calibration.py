@@ -8,9 +8,9 @@
                                                      "crossover_training": 1033.9}}}}}
 
 The keys are the device (`torch.cuda.get_device_name()`, or `cpu`), the dtype without `torch.`, and
-D. The efficient algorithm is taken for more tokens than the crossover: one less than the first N of
-the grid where it beats the direct one at all of them, null where it does not at the last. Entries
-of other devices, dtypes and D are kept.
+D. The efficient algorithm is taken for more tokens than the crossover, where both take as long:
+between two N of the grid, at one less than the first where it is ahead at all of them, nowhere
+(null) where it is not at the last. Entries of other devices, dtypes and D are kept.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def _crossover(result: AttentionResult, head_dim: int, direction: Pass) -> float
     found = crossover(times[DIRECT], times[EFFICIENT])
     if found is None:
         return None
-    return found - 1 if found == min(times[DIRECT]) else round(found, 1)
+    first = min(times[DIRECT].keys() & times[EFFICIENT].keys())
+    return found - 1 if found == first else round(found, 1)
 
 
 def write_costs(result: AttentionResult, device: torch.device, dtype: str) -> Path:

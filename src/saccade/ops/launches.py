@@ -82,7 +82,8 @@ class Launch:
     def compile(self, dtypes: Dtypes) -> None:
         """Compile and load the kernel for tensors of these dtypes; launch nothing."""
         compiled = self.kernel.warmup(*dtypes, *self.numbers, grid=self.grid, **self.constants)
-        _ = compiled.run  # which loads it
+        if isinstance(compiled, CompiledKernel):
+            _ = compiled.run  # which loads it
 
     @functools.cached_property
     def _grid(self) -> tuple[int, ...]:
@@ -115,6 +116,7 @@ def compile_kernels(function: Callable[P, object], *args: P.args, **kwargs: P.kw
         function(*args, **kwargs)
     finally:
         _rehearsed.reset(token)
+    variants = {_variant(*noted): noted for noted in launches if not _is_observed(noted[0].kernel)}
     device = driver.active.get_current_device()
 
     def compile_one(noted: tuple[Launch, Dtypes]) -> None:
@@ -122,8 +124,16 @@ def compile_kernels(function: Callable[P, object], *args: P.args, **kwargs: P.kw
         with torch.cuda.device(device):
             launch.compile(dtypes)
 
-    with ThreadPoolExecutor(max(1, len(launches))) as pool:
-        list(pool.map(compile_one, launches))
+    with ThreadPoolExecutor(max(1, len(variants))) as pool:
+        list(pool.map(compile_one, variants.values()))
+
+
+def _variant(launch: Launch, dtypes: Dtypes) -> tuple[Any, ...]:
+    """What a launch is compiled for: its grid is not, of whole numbers only their kind."""
+    numbers = (
+        (n == 1, n % 16 == 0, n >= 1 << 31) if isinstance(n, int) else float for n in launch.numbers
+    )
+    return launch.kernel, dtypes, tuple(numbers), tuple(launch.constants.items())
 
 
 def compiled_at_once(function: Callable[P, R]) -> Callable[P, R]:
@@ -138,10 +148,9 @@ def compiled_at_once(function: Callable[P, R]) -> Callable[P, R]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         problem: Any = args[0]
         kind = problem.form.kind
-        if kind not in met:
+        if kind not in met and problem.q.is_cuda and not torch.cuda.is_current_stream_capturing():
+            compile_kernels(function, *args, **kwargs)
             met.add(kind)
-            if problem.q.is_cuda and not torch.cuda.is_current_stream_capturing():
-                compile_kernels(function, *args, **kwargs)
         return function(*args, **kwargs)
 
     return wrapped

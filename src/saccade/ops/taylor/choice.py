@@ -16,7 +16,8 @@ __all__ = ["Choice", "explain_choice"]
 
 # Tokens from which the fused efficient kernels beat the fused direct ones, by head dim: about where
 # the lines of attention_h200_202611.json and calibration_h200_202611.json in benchmarks/ cross
-# (bfloat16; between plain and normalised).
+# (bfloat16; between plain and normalised). At D = 16 training efficient is ahead at the fewest
+# tokens measured, 256; what lies below is extrapolated.
 _FUSED_CROSSOVERS = {
     "forward": {8: 800, 16: 450, 32: 1100, 64: 3000, 128: 11900},
     "training": {8: 550, 16: 250, 32: 860, 64: 2530, 128: 9600},

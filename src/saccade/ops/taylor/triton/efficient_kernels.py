@@ -17,7 +17,7 @@ S' is S with its second feature axis last: contracting x (x) dy with it needs no
 registers. Coefficients a, b, c are in the sums when they are stored.
 
 Outer products are taken of rows as they lie in memory; alpha^2 (alpha in x (x) dy) multiplies what
-comes out of a product, or the other operand of one, never the features.
+comes out of a product, the other operand of one, or one factor of the features, never all of them.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, assignment"

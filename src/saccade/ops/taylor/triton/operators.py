@@ -128,11 +128,7 @@ def _(grad, q, k, v, key_mask, temperature, out, total, *rest):  # type: ignore[
 
 
 def _setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    *tensors, scale, a, b, c, normalise_output, efficient, keep = inputs
-    if not keep:
-        raise RuntimeError(
-            "a gradient is asked of saccade::taylor_fused, which kept nothing for it"
-        )
+    *tensors, scale, a, b, c, normalise_output, efficient, _keep = inputs
     ctx.numbers = (scale, a, b, c, normalise_output, efficient)
     ctx.save_for_backward(*tensors, *output)
     ctx.mark_non_differentiable(*output[1:])
@@ -144,7 +140,9 @@ def _autograd(ctx, grad, *_unused):  # type: ignore[no-untyped-def]
     return dq, dk, dv, None, None if dt.numel() == 0 else dt, *[None] * 7
 
 
-_forward.register_autograd(_autograd, setup_context=_setup_context)
+_forward.register_autograd(
+    _autograd, setup_context=_setup_context, inputs=lambda inputs: (*inputs[:-1], True)
+)
 
 
 @register_flop_formula(torch.ops.saccade.taylor_fused)
@@ -181,9 +179,7 @@ def fused(
     """Taylor attention by the fused kernels; with a temperature (H,) q and k are normalised."""
     if temperature is not None:
         temperature = temperature.float()
-    inputs = [q, k, v] if temperature is None else [q, k, v, temperature]
-    keep = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
-    options = (scale, *coefficients, normalise_output, algorithm == "efficient", keep)
+    options = (scale, *coefficients, normalise_output, algorithm == "efficient", False)
 
     def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         out: Tensor = _forward(q, k, v, mask, temperature, *options)[0]
