@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -81,3 +82,13 @@ def test_the_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.M
 def test_the_limit_is_not_ours() -> None:
     """The full-disk test must not have limited this process."""
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+def test_files_are_for_whom_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_atomically(tmp_path / "set", b"content")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "set").stat().st_mode & 0o777 == 0o640
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]

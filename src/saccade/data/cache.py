@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -99,24 +99,21 @@ def read_cache(path: Path) -> tuple[Arrays, dict[str, str]]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a whole file or none: temporary name, sync, rename."""
-    temporary = None
+    """Write a whole file or none, for whom the umask says: temporary name, sync, rename."""
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+        temporary.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
-        if temporary is not None:
-            with suppress(OSError):
-                Path(temporary).unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
