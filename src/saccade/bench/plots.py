@@ -187,11 +187,10 @@ def _finish(figure: Any, grid: Any, styles: dict[str, Any], result: AttentionRes
     width, height = figure.get_size_inches()
     columns = max(1, min(len(shown), int(width / 2.3)))
     first = result.rows[0]
-    figure.suptitle(
-        f"Attention on {result.environment['device_name']}, {first.dtype}; "
-        "dotted lines: faster than softmax from there on",
-        fontsize=11,
-    )
+    title = f"Attention on {result.environment['device_name']}, {first.dtype}"
+    if any(row.family == "softmax" for row in result.rows):
+        title += "; dotted lines: faster than softmax from there on"
+    figure.suptitle(title, fontsize=11)
     figure.legend(
         [handles[name] for name in shown],
         shown,
