@@ -11,6 +11,7 @@ import torch
 
 from saccade.bench.model import ModelCase, ModelResult, check_cases, run_models
 from saccade.bench.model_plan import MODEL_PRESETS, ModelPlan, make_cases, model_verdicts
+from saccade.bench.shapes import Grid
 from tests.waiting import PATIENCE_S
 
 COMMAND = [sys.executable, "-m", "saccade", "bench"]
@@ -35,6 +36,25 @@ def test_attention_prints_json_and_writes_files(tmp_path):
     assert document["complete"] is True
     (path,) = tmp_path.glob("attention_cpu_*.json")
     assert json.loads(path.read_text()) == document
+
+
+def test_calibration_is_filed_and_leaves_other_results_alone(tmp_path, monkeypatch):
+    from saccade.bench import calibration, plan
+    from saccade.cli import main
+
+    grids = (Grid((calibration.DIRECT, calibration.EFFICIENT), (16, 64), (8,), memory=False),)
+    monkeypatch.setattr(plan, "CALIBRATION_GRIDS", {"cpu": grids})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "attention", "--calibrate", "--seconds", "0", "--device", "cpu",
+              "--out", str(tmp_path)])  # fmt: skip
+    assert stop.value.code == 0
+    assert not list(tmp_path.glob("attention_*"))
+    assert {path.suffix for path in tmp_path.glob("calibration_cpu_*")} == {
+        ".json", ".md", ".png", ".svg",
+    }  # fmt: skip
+    (costs,) = json.loads(calibration.cache_path().read_text())["devices"]["cpu"].values()
+    assert set(costs["8"]) == {"crossover_forward", "crossover_training"}
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,14 @@ def result_stem(folder: Path, theme: str, hardware: str, *, complete: bool) -> P
 
 
 def write_attention(
-    result: AttentionResult, verdicts: Sequence[Verdict], folder: Path, hardware: str
+    result: AttentionResult,
+    verdicts: Sequence[Verdict],
+    folder: Path,
+    hardware: str,
+    theme: str = "attention",
 ) -> list[Path]:
     """Write JSON, Markdown and plots."""
-    path = result_stem(folder, "attention", hardware, complete=result.complete)
+    path = result_stem(folder, theme, hardware, complete=result.complete)
     figures = draw(result, path)
     written = [path.with_suffix(".json"), path.with_suffix(".md"), *figures]
     written[0].write_text(result.to_json())

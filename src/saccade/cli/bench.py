@@ -98,7 +98,7 @@ def attention(
     result = _run_attention(plan, preset, out)
     _show_attention(result, plan, as_json=as_json)
     if out is not None:
-        _write_attention(result, plan, out)
+        _write_attention(result, plan, out, "calibration" if calibrate else "attention")
     if not result.complete:
         raise typer.Exit(INTERRUPTED)
     if calibrate:
@@ -268,7 +268,7 @@ def _show_attention(result: AttentionResult, plan: Preset, *, as_json: bool) -> 
         typer.echo(remark)
 
 
-def _write_attention(result: AttentionResult, plan: Preset, out: Path) -> None:
+def _write_attention(result: AttentionResult, plan: Preset, out: Path, theme: str) -> None:
     import torch
 
     from saccade.bench.environment import hardware_slug
@@ -276,7 +276,7 @@ def _write_attention(result: AttentionResult, plan: Preset, out: Path) -> None:
     from saccade.bench.targets import judge
 
     hardware = hardware_slug(torch.device(plan.device))
-    _say_written(write_attention(result, judge(result, plan.targets), out, hardware))
+    _say_written(write_attention(result, judge(result, plan.targets), out, hardware, theme))
 
 
 def _write_costs(result: AttentionResult, plan: Preset) -> None:
