@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import forward_ad
 
 from saccade.ops import taylor_attention
@@ -101,3 +102,20 @@ assert torch.equal(importlib.reload(direct).direct(*inputs, **options), before)
 
 def test_a_module_of_operators_can_be_loaded_again():
     subprocess.run([sys.executable, "-c", RELOAD], check=True)
+
+
+def test_lengths_held_open_compile_once(attend):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+
+    def run(q, k, v):
+        return attend(q, k, v).square().sum()
+
+    compiled = torch.compile(run, fullgraph=True, dynamic=True, backend=counter)
+    counts = []
+    for tokens in (5, 7, 12):
+        leaves = [x.float().requires_grad_() for x in make_inputs(queries=tokens, dim=8)[:3]]
+        expected, actual = (torch.autograd.grad(f(*leaves), leaves) for f in (run, compiled))
+        torch.testing.assert_close(actual, expected)
+        counts.append(counter.frame_count)
+    assert counts == counts[:1] * 3

@@ -216,6 +216,36 @@ def test_the_output_is_the_same_where_nothing_is_kept(algorithm, masked, monkeyp
     assert samples[-3:] == ([2, 2, 1] if algorithm == "efficient" else [])
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dim", [8, 20])
+def test_states_larger_than_the_output_are_formed_anew(dim, masked, monkeypatch):
+    shape = {"batch": 5, "heads": 2, "queries": 20, "keys": 24, "dim": dim, "masked": masked}
+    run = partial(result_and_gradients, "efficient", draw_shift(0, **shape), torch.float32)
+    kept = run()
+    samples, pull_back = [], efficient._pull_back
+
+    def noted(p, *rest):
+        samples.append(p.form.batch)
+        return pull_back(p, *rest)
+
+    monkeypatch.setattr(efficient, "_pull_back", noted)
+    monkeypatch.setattr(efficient, "FREE_BYTES", 0)
+    monkeypatch.setattr(efficient, "_samples_at_once", lambda form: 2)
+    torch.testing.assert_close(run(), kept)
+    assert samples[-3:] == [2, 2, 1]
+
+
+def test_states_are_kept_where_the_output_is_larger():
+    def keeps(batch, tokens, dim):
+        q = torch.empty(batch, 8, tokens, dim, dtype=torch.bfloat16, device="meta")
+        return efficient.keeps_state(q, q)
+
+    assert keeps(2, 1024, 64)  # few are free
+    assert not keeps(128, 1024, 64)
+    assert keeps(32, 4096, 64)
+    assert not keeps(32, 4096, 128)
+
+
 def test_states_are_small_beside_the_output_and_still_fill_the_device():
     def samples(batch, tokens, dim):
         shape, strides = (batch, 8, tokens, dim), (8 * tokens * dim, tokens * dim, dim, 1)

@@ -6,7 +6,7 @@
 F = D(D+1)/2 + D + 1; both need memory linear in N and agree to rounding.
 """
 
-from math import isfinite, sqrt
+from math import inf, sqrt
 from typing import Literal, get_args
 
 import torch
@@ -230,7 +230,7 @@ def taylor_weights(
 
 def check_coefficients(coefficients: Coefficients) -> Coefficients:
     """Refuse coefficients whose polynomial can be negative; return them otherwise."""
-    if len(coefficients) != 3 or not all(isfinite(x) for x in coefficients):
+    if len(coefficients) != 3 or not all(abs(x) < inf for x in coefficients):
         raise ConfigError(f"coefficients={coefficients!r}; expected three finite numbers (a, b, c)")
     a, b, c = coefficients
     if a <= 0 or c < b * b / (4 * a):

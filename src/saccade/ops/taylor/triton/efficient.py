@@ -1,25 +1,39 @@
 """The efficient algorithm: grids, buffers and launches of its kernels."""
 
 import functools
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from saccade.ops.launches import Launch, compiled_at_once
 from saccade.ops.taylor.triton.efficient_kernels import gradients, unfold, values
-from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_div, multiprocessors
+from saccade.ops.taylor.triton.problem import (
+    KEPT_FORMS,
+    Form,
+    Problem,
+    ceil_div,
+    multiprocessors,
+    tile_pairs,
+)
 from saccade.ops.taylor.triton.rows import quotient_gradients, temperature_gradient
 from saccade.ops.taylor.triton.sums import rounds, row_sums
 
-__all__ = ["efficient_output", "run_efficient", "run_efficient_backward"]
+__all__ = [
+    "keeps_state",
+    "run_backward_in_parts",
+    "run_efficient",
+    "run_efficient_backward",
+    "run_in_parts",
+]
 
 # More does not fit beside what the products themselves take, on the smallest devices.
 _HELD_BYTES = {torch.bfloat16: 64 << 10, torch.float32: 32 << 10}
 
 _STATE_SHARE = 0.24
-"""Bytes that states may have beside each byte of output where no backward pass follows."""
+"""Bytes that states may have beside each byte of output where they are not kept."""
 
-_FREE_BYTES = 16 << 20
+FREE_BYTES = 16 << 20
 """Bytes that they may have in any case."""
 
 Grads = tuple[Tensor, Tensor, Tensor, Tensor | None]
@@ -122,6 +136,17 @@ def _attend(p: Problem, out: Tensor, total: Tensor | None) -> tuple[Tensor, Tens
     return state, sums
 
 
+def keeps_state(q: Tensor, v: Tensor) -> bool:
+    """Whether states are kept for a backward pass: not where they have more bytes than the output.
+
+    There the direct algorithm is faster, and takes less memory than either way.
+    """
+    numbers = q.shape[0] * q.shape[1] * v.shape[3]
+    operand = 2 if q.dtype == torch.bfloat16 else 4
+    state = numbers * tile_pairs(q.shape[3]) * 256 * operand
+    return bool(state <= FREE_BYTES or state <= numbers * q.shape[2] * q.element_size())
+
+
 @compiled_at_once
 def run_efficient(p: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Output (B, H, N, E), row sums over N (B H, N), the state and the smaller sums."""
@@ -143,7 +168,7 @@ def _samples_at_once(f: Form) -> int:
     output = f.batch_heads * f.queries * f.width * f.dtype.itemsize
     programs = f.heads * ceil_div(f.queries, f.blocks("values").rows)
     least = min(f.batch, ceil_div(multiprocessors(f.device), programs))
-    most = min(f.batch, int(max(_FREE_BYTES, _STATE_SHARE * output) / state))
+    most = min(f.batch, int(max(FREE_BYTES, _STATE_SHARE * output) / state))
 
     def rounds_in_all(samples: int) -> int:
         parts, rest = divmod(f.batch, samples)
@@ -153,16 +178,39 @@ def _samples_at_once(f: Form) -> int:
     return min(fewest_parts_first, key=rounds_in_all)
 
 
-@compiled_at_once
-def efficient_output(p: Problem) -> Tensor:
-    """Output (B, H, N, E) alone: some samples at a time, whose states are then forgotten."""
-    f = p.form
-    out = p.new(f.batch, f.heads, f.queries, f.width)
+def _parts(f: Form) -> Iterator[tuple[slice, slice]]:
+    """Some samples at a time, and their heads."""
     samples = _samples_at_once(f)
     for first in range(0, f.batch, samples):
-        some = slice(first, first + samples)
-        _attend(p.of_samples(some), out[some], None)
-    return out
+        last = min(first + samples, f.batch)
+        yield slice(first, last), slice(first * f.heads, last * f.heads)
+
+
+@compiled_at_once
+def run_in_parts(p: Problem, *, keep: bool) -> tuple[Tensor, Tensor | None]:
+    """Output (B, H, N, E) and, where asked for, row sums; the states of each part are forgotten."""
+    f = p.form
+    out = p.new(f.batch, f.heads, f.queries, f.width)
+    total = p.numbers(f.batch_heads, f.queries) if keep else None
+    for some, heads in _parts(f):
+        _attend(p.of_samples(some), out[some], None if total is None else total[heads])
+    return out, total
+
+
+@compiled_at_once
+def run_backward_in_parts(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> Grads:
+    """Gradients of q, k, v and the temperature; the states of each part are formed anew."""
+    whole = [p.new(*x.shape) for x in (p.q, p.k, p.v)]
+    shares: list[Tensor | None] = []
+    for some, heads in _parts(p.form):
+        part = p.of_samples(some)
+        *found, share = _pull_back(part, grad[some], out[some], total[heads], *row_sums(part))
+        shares.append(share)
+        for x, piece in zip(whole, found, strict=True):
+            x[some] = piece
+    dq, dk, dv = whole
+    known = [share for share in shares if share is not None]
+    return dq, dk, dv, torch.stack(known).sum(dim=0) if known else None
 
 
 @compiled_at_once
@@ -170,6 +218,12 @@ def run_efficient_backward(
     p: Problem, grad: Tensor, out: Tensor, total: Tensor, state: Tensor, sums: Tensor
 ) -> Grads:
     """Gradients of q, k, v and the temperature."""
+    return _pull_back(p, grad, out, total, state, sums)
+
+
+def _pull_back(
+    p: Problem, grad: Tensor, out: Tensor, total: Tensor, state: Tensor, sums: Tensor
+) -> Grads:
     dy, dz = quotient_gradients(p, grad, out, total)
     dq, dt = _gradient(p, p.q, dy, dz, state, sums)
     state, sums = row_sums(p, (dy, dz))

@@ -11,9 +11,11 @@ from saccade.ops.launches import on_device
 from saccade.ops.registration import operator
 from saccade.ops.taylor.triton.direct import run_direct, run_direct_backward
 from saccade.ops.taylor.triton.efficient import (
-    efficient_output,
+    keeps_state,
+    run_backward_in_parts,
     run_efficient,
     run_efficient_backward,
+    run_in_parts,
 )
 from saccade.ops.taylor.triton.problem import Problem, moments_size, tile_pairs
 
@@ -64,12 +66,10 @@ def _forward(
         return out.zero_(), *kept
     problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c), normalise_output)
     with on_device(q):
-        if not efficient:
-            out, total = run_direct(problem, keep=keep)
-            return out, _nothing(q) if total is None else total, _nothing(q), _nothing(q)
-        if not keep:
-            return efficient_output(problem), _nothing(q), _nothing(q), _nothing(q)
-        return run_efficient(problem)
+        if efficient and keep and keeps_state(q, v):
+            return run_efficient(problem)
+        out, total = (run_in_parts if efficient else run_direct)(problem, keep=keep)
+    return out, _nothing(q) if total is None else total, _nothing(q), _nothing(q)
 
 
 def _nothing(like: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ def _fake_forward(q, k, v, key_mask, temperature, scale, a, b, c, _lift, efficie
     if not keep:
         return out, _nothing(q), _nothing(q), _nothing(q)
     total = q.new_empty(q.shape[0] * q.shape[1], q.shape[2], dtype=torch.float32)
-    if not efficient:
+    if not efficient or not keeps_state(q, v):
         return out, total, _nothing(q), _nothing(q)
     state, moments = _state_shapes(q, v)
     operands = torch.bfloat16 if q.dtype == torch.bfloat16 else torch.float32
@@ -113,10 +113,12 @@ def _backward(
         return q.new_zeros(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape), dt
     problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c), normalise_output)
     with on_device(q):
-        if efficient:
+        if not efficient:
+            results = run_direct_backward(problem, grad, out, total)
+        elif state.numel():
             results = run_efficient_backward(problem, grad, out, total, state, moments)
         else:
-            results = run_direct_backward(problem, grad, out, total)
+            results = run_backward_in_parts(problem, grad, out, total)
     dq, dk, dv, temperature_grad = results
     return dq, dk, dv, total.new_empty(0) if temperature_grad is None else temperature_grad
 
