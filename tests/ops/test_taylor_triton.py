@@ -222,13 +222,13 @@ def test_states_larger_than_the_output_are_formed_anew(dim, masked, monkeypatch)
     shape = {"batch": 5, "heads": 2, "queries": 20, "keys": 24, "dim": dim, "masked": masked}
     run = partial(result_and_gradients, "efficient", draw_shift(0, **shape), torch.float32)
     kept = run()
-    samples, pull_back = [], efficient._pull_back
+    samples, pull_back = [], efficient.run_efficient_backward
 
     def noted(p, *rest):
         samples.append(p.form.batch)
         return pull_back(p, *rest)
 
-    monkeypatch.setattr(efficient, "_pull_back", noted)
+    monkeypatch.setattr(efficient, "run_efficient_backward", noted)
     monkeypatch.setattr(efficient, "FREE_BYTES", 0)
     monkeypatch.setattr(efficient, "_samples_at_once", lambda form: 2)
     torch.testing.assert_close(run(), kept)

@@ -14,6 +14,7 @@ from saccade.ops.taylor.triton.problem import (
     Problem,
     ceil_div,
     multiprocessors,
+    operands_of,
     tile_pairs,
 )
 from saccade.ops.taylor.triton.rows import quotient_gradients, temperature_gradient
@@ -142,8 +143,7 @@ def keeps_state(q: Tensor, v: Tensor) -> bool:
     There the direct algorithm is faster, and takes less memory than either way.
     """
     numbers = q.shape[0] * q.shape[1] * v.shape[3]
-    operand = 2 if q.dtype == torch.bfloat16 else 4
-    state = numbers * tile_pairs(q.shape[3]) * 256 * operand
+    state = numbers * tile_pairs(q.shape[3]) * 256 * operands_of(q.dtype).itemsize
     return bool(state <= FREE_BYTES or state <= numbers * q.shape[2] * q.element_size())
 
 
@@ -198,32 +198,10 @@ def run_in_parts(p: Problem, *, keep: bool) -> tuple[Tensor, Tensor | None]:
 
 
 @compiled_at_once
-def run_backward_in_parts(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> Grads:
-    """Gradients of q, k, v and the temperature; the states of each part are formed anew."""
-    whole = [p.new(*x.shape) for x in (p.q, p.k, p.v)]
-    shares: list[Tensor | None] = []
-    for some, heads in _parts(p.form):
-        part = p.of_samples(some)
-        *found, share = _pull_back(part, grad[some], out[some], total[heads], *row_sums(part))
-        shares.append(share)
-        for x, piece in zip(whole, found, strict=True):
-            x[some] = piece
-    dq, dk, dv = whole
-    known = [share for share in shares if share is not None]
-    return dq, dk, dv, torch.stack(known).sum(dim=0) if known else None
-
-
-@compiled_at_once
 def run_efficient_backward(
     p: Problem, grad: Tensor, out: Tensor, total: Tensor, state: Tensor, sums: Tensor
 ) -> Grads:
     """Gradients of q, k, v and the temperature."""
-    return _pull_back(p, grad, out, total, state, sums)
-
-
-def _pull_back(
-    p: Problem, grad: Tensor, out: Tensor, total: Tensor, state: Tensor, sums: Tensor
-) -> Grads:
     dy, dz = quotient_gradients(p, grad, out, total)
     dq, dt = _gradient(p, p.q, dy, dz, state, sums)
     state, sums = row_sums(p, (dy, dz))
@@ -232,3 +210,20 @@ def _pull_back(
     _values_launch(p.form, False)(p.k, p.key_mask, p.temperature, p.q, state, sums, dv, None)
     dk, _ = _gradient(p, p.k, p.v, None, state, sums)
     return dq, dk, dv, temperature_gradient(p, dt)
+
+
+def run_backward_in_parts(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> Grads:
+    """Gradients of q, k, v and the temperature; the states of each part are formed anew."""
+    dq, dk, dv = whole = [p.new(*x.shape) for x in (p.q, p.k, p.v)]
+    shares = []
+    for some, heads in _parts(p.form):
+        part = p.of_samples(some)
+        state, sums = row_sums(part)
+        *found, share = run_efficient_backward(
+            part, grad[some], out[some], total[heads], state, sums
+        )
+        for x, piece in zip(whole, found, strict=True):
+            x[some] = piece
+        if share is not None:
+            shares.append(share)
+    return dq, dk, dv, torch.stack(shares).sum(dim=0) if shares else None

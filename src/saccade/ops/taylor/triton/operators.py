@@ -17,7 +17,7 @@ from saccade.ops.taylor.triton.efficient import (
     run_efficient_backward,
     run_in_parts,
 )
-from saccade.ops.taylor.triton.problem import Problem, moments_size, tile_pairs
+from saccade.ops.taylor.triton.problem import Problem, moments_size, operands_of, tile_pairs
 
 __all__ = ["fused"]
 
@@ -85,8 +85,8 @@ def _fake_forward(q, k, v, key_mask, temperature, scale, a, b, c, _lift, efficie
     if not efficient or not keeps_state(q, v):
         return out, total, _nothing(q), _nothing(q)
     state, moments = _state_shapes(q, v)
-    operands = torch.bfloat16 if q.dtype == torch.bfloat16 else torch.float32
-    return out, total, q.new_empty(state, dtype=operands), q.new_empty(moments, dtype=torch.float32)
+    kept = q.new_empty(state, dtype=operands_of(q.dtype))
+    return out, total, kept, q.new_empty(moments, dtype=torch.float32)
 
 
 @operator("taylor_fused_backward")

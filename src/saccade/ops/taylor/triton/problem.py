@@ -27,6 +27,7 @@ __all__ = [
     "grain_of",
     "moments_size",
     "multiprocessors",
+    "operands_of",
     "power_of_two",
     "tile_pairs",
 ]
@@ -56,6 +57,15 @@ def tile_pairs(dim: int) -> int:
     """Pairs (m, n), m <= n, of the tiles of 16 in a row of q or k."""
     tiles = ceil_div(dim, 16)
     return tiles * (tiles + 1) // 2
+
+
+def operands_of(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that products of such inputs are taken in.
+
+    bfloat16 stays. float16 does not hold squares of its own numbers, so it goes through float32,
+    whose tf32 products keep as many bits.
+    """
+    return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
 
 
 def grain_of(dim: int, width: int, *strides: Strides) -> int:
@@ -175,12 +185,8 @@ class Form:
 
     @functools.cached_property
     def operands(self) -> torch.dtype:
-        """The dtype that products are taken in.
-
-        bfloat16 stays. float16 does not hold squares of its own numbers, so it goes through
-        float32, whose tf32 products keep as many bits.
-        """
-        return torch.bfloat16 if self.dtype == torch.bfloat16 else torch.float32
+        """The dtype that products are taken in."""
+        return operands_of(self.dtype)
 
     @functools.cached_property
     def dot_precision(self) -> str:
