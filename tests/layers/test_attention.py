@@ -129,6 +129,17 @@ def test_compiles_to_one_graph(name):
 
 
 @every_attention
+def test_compiles_where_torch_cannot_trace_whether_there_is_autocast(name, monkeypatch):
+    """As in torch 2.11: the graph broke in every block, and its pieces ran one by one."""
+    ask = torch._dynamo.disable(torch.amp.is_autocast_available)
+    monkeypatch.setattr(torch.amp, "is_autocast_available", ask)
+    torch._dynamo.reset()
+    compiled = torch.compile(make(name), fullgraph=True, backend="eager")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert compiled(torch.randn(2, 30, 32)).dtype == torch.bfloat16
+
+
+@every_attention
 def test_exports(name):
     layer = make(name).eval()
     x = torch.randn(2, 30, 32)

@@ -111,12 +111,18 @@ def in_full_precision(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         kind = next(x.device.type for x in args if isinstance(x, Tensor))
-        if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
+        if not (_has_autocast(kind) and torch.is_autocast_enabled(kind)):
             return function(*args, **kwargs)
         with torch.autocast(kind, enabled=False):
             return function(*args, **kwargs)
 
     return run
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _has_autocast(kind: str) -> bool:
+    """Whether a device has autocast; asked while a graph is traced, which torch 2.11 cannot."""
+    return torch.amp.is_autocast_available(kind)
 
 
 def select_queries(q: Tensor, queries: Tensor | slice | None) -> Tensor:
