@@ -100,6 +100,19 @@ def test_runs_that_shared_a_device_are_timed_alone_afterwards(copied: Path) -> N
         assert row["img_per_s"] * row["seconds_per_epoch"] == pytest.approx(images)
 
 
+def test_runs_that_still_have_their_weights_are_measured(copied: Path) -> None:
+    folder = ComparisonFolder.open(copied)
+    for attention, seeds in (("softmax", [0]), ("taylorshift", [0, 1])):
+        for seed in seeds:
+            shutil.rmtree(folder.run(Job(attention, seed)).path / "checkpoints")
+    (copied / "measures.json").unlink()
+    with stop_signals() as stop:
+        measure(folder, stop)
+    measured = folder.measures()
+    assert measured.keys() == {"softmax", "performer"}
+    assert all(found["latency_ms"] > 0 for found in measured.values())
+
+
 def test_table_is_that_of_the_predictions(finished: Path) -> None:
     rows = json.loads((finished / "results.json").read_text())["rows"]
     tables = {name: correct(finished, name) for name in NAMES}

@@ -53,7 +53,7 @@ HELD_OUT_IMAGES = 64
 
 
 def measure(folder: ComparisonFolder, stop: StopRequest) -> None:
-    """Measure every attention that has a finished run and was not measured yet."""
+    """Measure every attention that was not measured yet and has a finished run with its weights."""
     claim = folder.claims.take("measures")
     if claim is None:
         return  # another machine is at it
@@ -61,11 +61,13 @@ def measure(folder: ComparisonFolder, stop: StopRequest) -> None:
         together = folder.trained_together()
         for attention in folder.plan.attentions:
             leave_if_asked(stop, "two measurements")
-            runs = [job for job in folder.finished() if job.attention == attention]
             known = folder.measures()
             wanted = {"latency_ms", *(["img_per_s"] if together else [])}
-            if runs and not wanted <= known.get(attention, {}).keys():
-                run = folder.run(runs[0])
+            if wanted <= known.get(attention, {}).keys():
+                continue
+            jobs = [job for job in folder.finished() if job.attention == attention]
+            run = next((run for run in map(folder.run, jobs) if run.newest_intact()[0]), None)
+            if run is not None:
                 found = measure_run(run, speed=together)
                 folder.write("measures.json", {**known, attention: found})
                 tidy(compiled=together and run.config().train.compile)
