@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 
 from saccade.config import differences, load_config
+from saccade.study.comparison import ComparisonFolder
+from saccade.study.comparison.results import collect
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -132,20 +134,31 @@ def test_the_accuracies_are_those_of_the_runs():
 def test_the_recipes_tell_what_their_attention_reached_in_the_comparison():
     folder = "compare_vit_cifar10_h200_202611"
     rows = json.loads((ROOT / "benchmarks" / folder / "results.json").read_text())["rows"]
-    reached = {row["attention"]: row["accuracy"] for row in rows}
+    found = {row["attention"]: row for row in rows}
     compared = load_config(ROOT / "benchmarks" / folder / "base.yaml")
     for name in ("favor", "relu", "gelu", "exp", "elu", "ftheta"):
         header = (ROOT / f"src/saccade/recipes/performer-{name}-cifar10.yaml").read_text()
         attention = "performer" if name == "favor" else f"performer_{name}"
-        assert f" {100 * reached[attention]:.2f} % on the test set, one seed" in header
+        row = found[attention]
+        seeds = ", ".join(f"{100 * accuracy:.2f}" for accuracy in row["accuracies"])
+        assert f" {100 * row['accuracy']:.2f} % on the test set, mean of three seeds" in header
+        assert f"({seeds}; spread {100 * row['accuracy_spread']:.2f})" in header
+        assert f" {row['seconds_per_epoch']:.2f} s an epoch alone" in header
         assert folder in header
         recipe = load_config(f"performer-{name}-cifar10")
         ignored = {"model.name", "model.attention", "train.device"}
         assert differences(compared, recipe, ignored=ignored) == []
 
 
+def test_the_committed_table_is_that_of_the_runs_beside_it():
+    folder = ROOT / "benchmarks" / "compare_vit_cifar10_h200_202611"
+    results = json.loads((folder / "results.json").read_text())
+    assert {row["runs"] for row in results["rows"]} == {3}
+    assert collect(ComparisonFolder.open(folder)) == results
+
+
 def test_committed_pages_have_the_figures_they_link_to():
-    pages = sorted((ROOT / "benchmarks").glob("compare_*/report.html"))
+    pages = sorted((ROOT / "benchmarks").glob("compare_*/**/report.html"))
     assert len(pages) == 3
     for page in pages:
         linked = re.findall(r'href="(figures/[^"]+)"', page.read_text())
