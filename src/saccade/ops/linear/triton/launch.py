@@ -44,6 +44,9 @@ HEADS_PER_PROCESSOR = 4
 MOST_FEATURES = 128
 WIDEST_HEAD = 32
 HEAVY_SLOPES = ("gelu",)  # with them the backward pass of a whole head spills registers
+# FAVOR+ keeps maxima beside its sums. With so many registers four programs of a whole head run at
+# once instead of two, which is worth what is spilled: a seventh faster (docs/log.md).
+FAVOR_REGISTERS = 128
 
 
 def parts_of(projection: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -296,6 +299,7 @@ def head_forward(
         heads, queries, k.shape[2], *call.numbers(), constant, eps,
         *q.stride(), *k.stride(), *v.stride(), *out.stride()[:3],
         MASKED=key_mask is not None, **call.tiles("head"), **call.options(),
+        **({"maxnreg": FAVOR_REGISTERS} if favor else {}),
     )  # fmt: skip
     launch(q, k, v, call.weights, key_mask, *kept[:3], out, *kept[3:])
     return kept
