@@ -448,15 +448,16 @@ def test_torch_path_is_the_composition_of_its_parts():
 
 @pytest.mark.slow
 def test_products_stay_whole_and_in_registers_on_hopper():
-    """A whole head's backward pass may park a few dozen numbers; nothing else spills."""
+    """A whole head may park numbers: a few dozen backward, and FAVOR+ for its four programs."""
     command = [sys.executable, "benchmarks/machine_code_linear.py"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     lines = told.splitlines()
     assert len(lines) == 4 + 4 + 7 + 2 * 3 * 9
     assert "SERIALISED" not in told
     spilled = {line: int(re.search(r"(\d+) bytes spilled", line)[1]) for line in lines}
-    assert not any(size for line, size in spilled.items() if "head_backward" not in line)
-    assert max(spilled.values()) <= 160
+    allowed = {"head_backward": 160, "favor_softmax head_forward": 480}
+    for line, size in spilled.items():
+        assert size <= max([most for name, most in allowed.items() if name in line], default=0)
 
 
 @pytest.mark.gpu
