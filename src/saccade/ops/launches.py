@@ -18,6 +18,7 @@ import triton
 from torch import Tensor
 from triton.compiler import CompiledKernel
 from triton.runtime import driver
+from triton.runtime.cache import triton_key
 
 __all__ = ["INTERPRETED", "Launch", "compile_kernels", "compiled_at_once", "launch_of", "on_device"]
 
@@ -117,14 +118,15 @@ def compile_kernels(function: Callable[P, object], *args: P.args, **kwargs: P.kw
     finally:
         _rehearsed.reset(token)
     variants = {_variant(*noted): noted for noted in launches if not _is_observed(noted[0].kernel)}
-    device = driver.active.get_current_device()
 
     def compile_one(noted: tuple[Launch, Dtypes]) -> None:
         launch, dtypes = noted
         with torch.cuda.device(device):
             launch.compile(dtypes)
 
-    with ThreadPoolExecutor(max(1, len(variants))) as pool:
+    with ThreadPoolExecutor(1 + len(variants)) as pool:
+        pool.submit(triton_key)  # Triton reads itself, once, while its driver is built
+        device = driver.active.get_current_device()
         list(pool.map(compile_one, variants.values()))
 
 
