@@ -34,6 +34,9 @@ _HELD_BYTES = {torch.bfloat16: 64 << 10, torch.float32: 32 << 10}
 _STATE_SHARE = 0.24
 """Bytes that states may have beside each byte of output where they are not kept."""
 
+_ROUNDS_OF_LAUNCHES = 0.25
+"""What the launches of a part cost beside it, in rounds of programs."""
+
 FREE_BYTES = 16 << 20
 """Bytes that they may have in any case."""
 
@@ -131,7 +134,7 @@ def _gradient(
 
 def _attend(p: Problem, out: Tensor, total: Tensor | None) -> tuple[Tensor, Tensor]:
     """Write the output, and row sums where there is room for them; the state and smaller sums."""
-    state, sums = row_sums(p)
+    state, sums = row_sums(p, room=out)
     launch = _values_launch(p.form, True)
     launch(p.q, p.key_mask, p.temperature, p.shares(), state, sums, out, total)
     return state, sums
@@ -160,7 +163,7 @@ def run_efficient(p: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def _samples_at_once(f: Form) -> int:
     """So many that their states are small beside the output, yet programs fill the device.
 
-    Of those, as many as take all samples in the fewest rounds: the last is seldom full.
+    Of those, as many as take all samples in the fewest rounds.
     """
     lengths = f.keys if f.normalised else 0
     numbers = f.pairs * 256 * f.width + lengths
@@ -170,9 +173,10 @@ def _samples_at_once(f: Form) -> int:
     least = min(f.batch, ceil_div(multiprocessors(f.device), programs))
     most = min(f.batch, int(max(FREE_BYTES, _STATE_SHARE * output) / state))
 
-    def rounds_in_all(samples: int) -> int:
+    def rounds_in_all(samples: int) -> float:
         parts, rest = divmod(f.batch, samples)
-        return parts * rounds(f, samples) + rounds(f, rest)
+        last = _ROUNDS_OF_LAUNCHES + rounds(f, rest) if rest else 0
+        return parts * (_ROUNDS_OF_LAUNCHES + rounds(f, samples)) + last
 
     fewest_parts_first = range(max(least, most), least - 1, -1)
     return min(fewest_parts_first, key=rounds_in_all)

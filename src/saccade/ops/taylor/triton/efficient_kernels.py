@@ -127,10 +127,10 @@ def _mixed(
     return _outer(x_j, y_e)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["before", "count"])
 def accumulate(
     x_ptr, w_ptr, mask_ptr, squares_ptr, state_ptr, heads, tokens, D, E, per_split,
-    xb, xh, xn, xd, wb, wh, wn, wd, value,
+    xb, xh, xn, xd, wb, wh, wn, wd, value, before, count,
     TILES: tl.constexpr, PAIRS: tl.constexpr,
     EP: tl.constexpr, BLOCK: tl.constexpr, NORMALIZE: tl.constexpr,
     MASKED: tl.constexpr, EVEN: tl.constexpr,
@@ -138,11 +138,14 @@ def accumulate(
 ):  # fmt: skip
     """S = sum (x (x) x) w^T for one tile pair: keys and values, or queries and dy.
 
+    Of the pairs of all heads these are `count` after those `before`, once for each split of rows.
     Where rows are normalised their alpha^2, as `moments` left them, enter through x.
     """
     D, E, xb, xh, xn, wb, wh, wn = multiples((D, E, xb, xh, xn, wb, wh, wn), GRAIN)
-    t, split, bh = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    m, n = _pair(t, TILES)
+    program = tl.program_id(0)
+    split, pair = program // count, before + program % count
+    bh = pair // PAIRS
+    m, n = _pair(pair % PAIRS, TILES)
     wide, local = tl.arange(0, EP), tl.arange(0, BLOCK)
     first = split * per_split
     last = tl.minimum(first + per_split, tokens)
@@ -173,9 +176,9 @@ def accumulate(
         )
         x_base += BLOCK * xn
         w_base += BLOCK * wn
-    state = state_ptr + (split * tl.num_programs(2) + bh).to(tl.int64) * PAIRS * 256 * E
     acc *= tl.where(m == n, value, 2 * value)  # off-diagonal pairs count twice
-    place = state + (t * 256 + feature_of_row())[:, None] * E + wide[None, :]
+    state = state_ptr + program.to(tl.int64) * 256 * E
+    place = state + feature_of_row()[:, None] * E + wide[None, :]
     tl.store(place, acc.to(state_ptr.dtype.element_ty), mask=(wide < E)[None, :])
 
 

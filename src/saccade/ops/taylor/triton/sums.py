@@ -5,7 +5,7 @@ idle; partial sums are added in a fixed order.
 """
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ from saccade.ops.taylor.triton.settings import Blocks
 __all__ = ["Gradients", "rounds", "row_moments", "row_state", "row_sums"]
 
 _PART_BLOCK = 1024
+_LEAST_STEPS = 8  # of a loop over the rows of a split
+_FEW_SPLITS = 4
 
 Numbers = tuple[int | float, ...]
 Constants = dict[str, Any]
@@ -36,9 +38,48 @@ def _splits(f: Form, tokens: int, size: Blocks, programs: int) -> tuple[int, int
     One more would wait for a second round while most of the device is idle.
     """
     room = size.resident * multiprocessors(f.device)
-    wanted = max(1, min(room // max(1, programs), ceil_div(tokens, 8 * size.block)))
-    per_split = size.block * max(1, ceil_div(ceil_div(tokens, wanted), size.block))
+    return _equal_splits(tokens, size, max(1, room // max(1, programs)))
+
+
+def _equal_splits(tokens: int, size: Blocks, wanted: int) -> tuple[int, int]:
+    """(splits, tokens in each): not more than wanted, none of them short."""
+    wanted = min(wanted, ceil_div(tokens, _LEAST_STEPS * size.block))
+    per_split = size.block * max(1, ceil_div(ceil_div(tokens, max(1, wanted)), size.block))
     return max(1, ceil_div(tokens, per_split)), per_split
+
+
+class _Shares(NamedTuple):
+    """How tiles are shared out.
+
+    Attributes:
+        whole: How many have a program each.
+        rest: How many more have their rows split among programs.
+        splits: Among how many.
+        rounds: How often programs fill the device; one of split rows is a part of a round.
+    """
+
+    whole: int
+    rest: int
+    splits: int
+    rounds: float
+
+
+@functools.lru_cache(maxsize=KEPT_FORMS)
+def _shares(tiles: int, at_once: int, most_splits: int) -> _Shares:
+    """How to share out tiles, for so many programs at once, in the fewest rounds.
+
+    What is left after full rounds would leave most of the device idle, so it is split. Not only
+    into as many as run at once: 160 tiles in 264 places take two thirds of a round, split in three.
+    """
+    whole = tiles // at_once * at_once
+    rest = tiles - whole
+    if rest == 0:
+        return _Shares(tiles, 0, 1, tiles / at_once)
+    most = min(most_splits, max(_FEW_SPLITS, at_once // rest))
+    last, splits = min((ceil_div(rest * n, at_once) / n, n) for n in range(1, most + 1))
+    if splits == 1:
+        return _Shares(tiles, 0, 1, whole / at_once + last)
+    return _Shares(whole, rest, splits, whole / at_once + last)
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
@@ -61,18 +102,37 @@ def _is_narrow(f: Form) -> bool:
     return max(f.dim, f.width) <= settings.ONE_PASS_WIDTH
 
 
-def rounds(f: Form, samples: int) -> int:
+def rounds(f: Form, samples: int) -> float:
     """How often programs fill the device to sum the states of so many samples."""
-    size = f.blocks("narrow_sums" if _is_narrow(f) else "accumulate")
-    return ceil_div(samples * f.heads * f.pairs, size.resident * multiprocessors(f.device))
+    if _is_narrow(f):
+        return ceil_div(samples * f.heads, _at_once(f, "narrow_sums"))
+    return _state_shares(f, samples * f.heads, f.keys).rounds
 
 
-def row_sums(p: Problem, gradients: Gradients | None = None) -> tuple[Tensor, Tensor]:
-    """The state (B H, pairs * 256, E) and the smaller sums."""
+def _at_once(f: Form, kernel: str) -> int:
+    """How many programs run at once."""
+    return f.blocks(kernel).resident * multiprocessors(f.device)
+
+
+def _state_shares(f: Form, batch_heads: int, tokens: int) -> _Shares:
+    steps = ceil_div(tokens, _LEAST_STEPS * f.blocks("accumulate").block)
+    return _shares(batch_heads * f.pairs, _at_once(f, "accumulate"), max(1, steps))
+
+
+def row_sums(
+    p: Problem, gradients: Gradients | None = None, room: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The state (B H, pairs * 256, E) and the smaller sums.
+
+    Args:
+        p: The problem.
+        gradients: With them sums go over queries.
+        room: A tensor that is not written yet, for sums of some of the rows.
+    """
     if _is_narrow(p.form):
         return _narrow_sums(p, gradients)
     moments, squares = row_moments(p, gradients)
-    return row_state(p, squares, gradients), moments
+    return row_state(p, squares, gradients, room), moments
 
 
 def _loop(f: Form, size: Blocks, of_queries: bool) -> tuple[int, Numbers, Constants]:
@@ -143,14 +203,14 @@ def row_moments(p: Problem, gradients: Gradients | None = None) -> tuple[Tensor,
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
-def _state_launch(f: Form, of_queries: bool) -> Launch:
+def _state_launch(f: Form, of_queries: bool, first: int, tiles: int, splits: int) -> Launch:
     tokens, x_stride, w_stride = f.rows(of_queries=of_queries)
     size = f.blocks("accumulate")
-    splits, per_split = _splits(f, tokens, size, f.batch_heads * f.pairs)
+    splits, per_split = _equal_splits(tokens, size, splits)
     unnormalised = f.scale * f.scale if of_queries and not f.normalised else 1.0
     numbers = (
         f.heads, tokens, f.dim, f.width, per_split, *x_stride, *w_stride,
-        f.a / max(1, f.keys) * unnormalised,
+        f.a / max(1, f.keys) * unnormalised, first, tiles,
     )  # fmt: skip
     constants = {
         "TILES": f.tiles,
@@ -161,16 +221,33 @@ def _state_launch(f: Form, of_queries: bool) -> Launch:
         **size.options(),
     }
     del constants["DP"]
-    return Launch(accumulate, (f.pairs, splits, f.batch_heads), numbers, constants)
+    return Launch(accumulate, (splits * tiles,), numbers, constants)
 
 
-def row_state(p: Problem, squares: Tensor, gradients: Gradients | None = None) -> Tensor:
+def row_state(
+    p: Problem, squares: Tensor, gradients: Gradients | None = None, room: Tensor | None = None
+) -> Tensor:
     """The state (B H, pairs * 256, E)."""
-    f = p.form
+    f, of_queries = p.form, gradients is not None
     x, w = (p.k, p.v) if gradients is None else (p.q, gradients[0])
-    launch = _state_launch(f, gradients is not None)
-    splits = launch.grid[1]
-    dtype = f.operands if splits == 1 else torch.float32
-    state = p.new(splits, f.batch_heads, f.pairs * 256, f.width, dtype=dtype)
-    launch(x, w, p.key_mask, squares, state)
-    return _add(p, state, f.operands)
+    shares = _state_shares(f, f.batch_heads, x.shape[2])
+    state = p.new(f.batch_heads, f.pairs * 256, f.width, dtype=f.operands)
+    if shares.whole:
+        launch = _state_launch(f, of_queries, 0, shares.whole, 1)
+        launch(x, w, p.key_mask, squares, state)
+    if shares.rest:
+        launch = _state_launch(f, of_queries, shares.whole, shares.rest, shares.splits)
+        size = shares.rest * 256 * f.width
+        splits = launch.grid[0] // shares.rest
+        parts = _scratch(p, room, splits * size)
+        launch(x, w, p.key_mask, squares, parts)
+        rest = state.view(-1)[shares.whole * 256 * f.width :]
+        _add_launch(splits, size, size)(parts, rest, rest)
+    return state
+
+
+def _scratch(p: Problem, room: Tensor | None, count: int) -> Tensor:
+    """So many float32 numbers, in the memory of `room` if they fit there."""
+    if room is None or room.nbytes < 4 * count or room.nbytes % 4 or room.data_ptr() % 16:
+        return p.numbers(count)
+    return room.view(-1).view(torch.float32)[:count]
