@@ -40,6 +40,13 @@ __all__ = ["Checkpoint", "RunFolder", "find_runs", "write_json", "write_text"]
 MANIFEST = "manifest.json"
 PREDICTIONS = "predictions.npz"
 _ASIDE, _TRASH = ".writing-", ".trash-"
+_RUNS_BELOW = (
+    "*/config.yaml",
+    "runs/*/seed-*/config.yaml",
+    "runs/*/seed-*/fold-*/config.yaml",
+    "trials/*/config.yaml",
+)
+"""Where the runs are in a folder of runs, a comparison and a search."""
 
 
 @dataclass(frozen=True, order=True)
@@ -88,11 +95,11 @@ class RunFolder:
         return run
 
     @classmethod
-    def open(cls, path: str | Path) -> RunFolder:
-        """Open an existing run folder."""
-        run = cls(path)
+    def open(cls, run: RunFolder | str | Path) -> RunFolder:
+        """Open an existing run folder, by its path or as it is."""
+        run = run if isinstance(run, RunFolder) else cls(run)
         if not run.exists():
-            raise ConfigError(f"{str(path)!r} is not a run folder: it has no config.yaml")
+            raise ConfigError(f"{str(run.path)!r} is not a run folder: {run._what_is_there()}")
         return run
 
     def check_free(self) -> None:
@@ -108,6 +115,14 @@ class RunFolder:
     def exists(self) -> bool:
         """Whether a run was started here."""
         return (self.path / "config.yaml").is_file()
+
+    def _what_is_there(self) -> str:
+        """What a path leads to that leads to no run."""
+        if not self.path.is_dir():
+            return "it is a file" if self.path.exists() else "nothing is there"
+        runs = sorted(file.parent for place in _RUNS_BELOW for file in self.path.glob(place))
+        below = f"; there are runs below it, such as {str(runs[0])!r}" if runs else ""
+        return f"it has no config.yaml{below}"
 
     def _holds_something(self) -> bool:
         """Whether there is more than the half-written config of a process killed at its start."""

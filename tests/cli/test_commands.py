@@ -13,7 +13,7 @@ from saccade.config import list_recipes, load_config
 from saccade.runs import RunFolder
 from tests.cli.conftest import Saccade, fresh
 from tests.train.test_resume import stopped_early
-from tests.train.tiny_runs import tiny
+from tests.train.tiny_runs import spoil, tiny
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
@@ -289,6 +289,50 @@ def test_evaluate(saccade: Saccade, run: Path) -> None:
     assert "accuracy by class" in table
     assert saccade("evaluate", run, "--split", "dev")[0] == 2
     assert saccade("evaluate", run, "--weights", "worst")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "where"),
+    [(float("nan"), "weights of blocks.0.mlp.fc1.weight"), (3e38, "output of blocks.0.mlp.fc1")],
+)
+def test_outputs_that_are_not_finite_are_a_failure(
+    saccade: Saccade, run: Path, tmp_path: Path, value: float, where: str
+) -> None:
+    out = Path(shutil.copytree(run, tmp_path / "run"))
+    spoil(out, "blocks.0.mlp.fc1.weight", value)
+    Image.new("L", (8, 8), 90).save(tmp_path / "grey.png")
+    for words in (
+        ["evaluate", out, "--json"],
+        ["predict", out, tmp_path / "grey.png"],
+        ["explain", out, "test:0", "--out", tmp_path / "figures"],
+        ["explain", out, "test:0", "--method", "gradient", "--out", tmp_path / "figures"],
+        ["explain", out, "--data", "--weights", "last", "--out", tmp_path / "data"],
+    ):
+        code, printed, told = saccade(*words)
+        assert (code, told) == (
+            4,
+            f"saccade: the model's outputs are not finite, first in the {where}\n",
+        )
+        assert "nan" not in printed.lower()
+
+
+def test_what_is_no_run_folder_is_told_from_what_is_none_at_all(
+    saccade: Saccade, run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    for name in ("linear", "softmax"):
+        shutil.copytree(run, tmp_path / "study" / "runs" / name / "seed-0")
+    inside = tmp_path / "study" / "runs" / "linear" / "seed-0"
+    for name, reason in (
+        ("absent", "nothing is there"),
+        ("file", "it is a file"),
+        ("empty", "it has no config.yaml"),
+        ("study", f"it has no config.yaml; there are runs below it, such as '{inside}'"),
+    ):
+        code, out, told = saccade("evaluate", tmp_path / name)
+        assert (code, out) == (2, "")
+        assert told == f"saccade: '{tmp_path / name}' is not a run folder: {reason}\n"
 
 
 def test_predict(saccade: Saccade, run: Path, tmp_path: Path) -> None:

@@ -177,6 +177,19 @@ def test_predictor_agrees_with_the_model(finished: Path) -> None:
     assert ranked[0][0] == info.class_names[int(model(image[None]).argmax())]
 
 
+def test_a_run_is_named_by_its_path_as_well(finished: Path) -> None:
+    model, info = load_model(str(finished))
+    same, _ = load_model(RunFolder(finished))
+    image = torch.randn(info.channels, *info.image_size)
+    assert torch.equal(model(image[None]), same(image[None]))
+    ranked = Predictor(finished, device="cpu").classes(image)
+    assert ranked == Predictor(RunFolder(finished), device="cpu").classes(image)
+    accuracy = evaluate_run(str(finished), device="cpu")["accuracy"]
+    assert accuracy == RunFolder(finished).summary()["test_accuracy"]
+    with pytest.raises(ConfigError, match=r"/absent' is not a run folder: nothing is there"):
+        load_model(finished / "absent")
+
+
 def test_without_validation_the_last_weights_are_used(tmp_path: Path) -> None:
     summary = train(tiny("data.val_fraction=0", "train.epochs=1"), tmp_path / "run", quiet=True)
     assert summary["selected"] == "last"

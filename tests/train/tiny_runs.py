@@ -4,7 +4,9 @@ The processes are forked from a server that has imported torch already: real pro
 signals, without two seconds of imports each.
 """
 
+import hashlib
 import itertools
+import json
 import multiprocessing
 import os
 import socket
@@ -13,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+
+from safetensors.torch import load_file, save_file
 
 from saccade.config import Config, make_config, with_overrides
 from saccade.errors import SaccadeError
@@ -76,6 +80,20 @@ def final_state(out: Path) -> dict[str, bytes]:
     assert last.fault() is None
     names = ("model", "average", "best", "optimizer")
     return {name: (last.path / f"{name}.safetensors").read_bytes() for name in names}
+
+
+def spoil(run: Path, name: str, value: float) -> None:
+    """Fill one tensor of a run's newest checkpoint with a number; the manifest is made to match."""
+    newest = RunFolder(run).checkpoints()[-1].path
+    for file in newest.glob("*.safetensors"):
+        tensors = load_file(file)
+        if name in tensors:
+            tensors[name].fill_(value)
+            save_file(tensors, file)
+    manifest = json.loads((newest / "manifest.json").read_text())
+    for file in manifest["sha256"]:
+        manifest["sha256"][file] = hashlib.sha256((newest / file).read_bytes()).hexdigest()
+    (newest / "manifest.json").write_text(json.dumps(manifest))
 
 
 def train_and_exit(config: Config, out: Path, environment: dict[str, str]) -> None:

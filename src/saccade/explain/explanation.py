@@ -104,14 +104,12 @@ class Explainer:
         maps = attention_maps(
             self.model, image[None], layers=self.layers, heads=self.heads, method=self.method
         )
-        probability, order = maps.logits[0].float().softmax(0).sort(descending=True)
-        names = [info.class_names[index] for index in order.tolist()]
         return Explanation(
             run=self.name,
             attention=self.model.config.attention,
             picture=Path(picture.name).name,
             image=shown(picture.image, info),
-            classes=list(zip(names, probability.tolist(), strict=True)),
+            classes=self._predictor.ranked(maps.logits[0]),
             truth=None if picture.label is None else info.class_names[picture.label],
             maps=replace(maps, weights=maps.weights.cpu(), summary=maps.summary.cpu()),
         )

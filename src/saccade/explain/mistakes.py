@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from saccade.data import Split, make_loader
+from saccade.data import Split
 from saccade.errors import DataError
 from saccade.runs import RunFolder
-from saccade.train.distributed import Ranks
-from saccade.train.evaluation import evaluate
 from saccade.train.inspection import Predictor
 
 __all__ = [
@@ -85,7 +82,8 @@ def read_predictions(
     """
     stored = run.predictions() if weights is None else {}
     if not stored:
-        stored = _predict(Predictor(run, weights=weights, device=device), test)
+        predictor = Predictor(run, weights=weights, device=device)
+        stored = predictor.evaluate(test, batch_size=BATCH).predictions
     if not np.array_equal(stored["target"], test.labels.numpy()):
         raise DataError(f"{str(run.path)!r}: its predictions are not of the data that is there now")
     return Predictions(
@@ -93,15 +91,6 @@ def read_predictions(
         stored["predicted"].astype(np.int64),
         stored["confidence"].astype(np.float64),
     )
-
-
-def _predict(predictor: Predictor, test: Split) -> dict[str, NDArray[Any]]:
-    info, ranks = predictor.info, Ranks(device=predictor.device)
-    loader = make_loader(
-        test, info, batch_size=BATCH, augment=None, seed=0, device=ranks.device, shuffle=False
-    )
-    result = evaluate(predictor.model, loader, num_classes=info.num_classes, ranks=ranks)
-    return result.predictions
 
 
 def confident_mistakes(predictions: Predictions, count: int) -> list[Mistake]:

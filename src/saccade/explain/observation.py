@@ -25,6 +25,7 @@ from saccade.errors import ConfigError
 from saccade.layers import MultiHeadAttention
 from saccade.models import VisionTransformer
 from saccade.ops.arguments import compute_dtype
+from saccade.train.guard import check_outputs
 
 __all__ = ["LayerInput", "Observation", "check_model", "observe"]
 
@@ -108,6 +109,7 @@ def observe(
     attentions = [model.blocks[index].attn for index in layers]
     with _watched(model, attentions) as seen, torch.set_grad_enabled(gradient):
         logits = model(images.detach().requires_grad_() if gradient else images)
+        check_outputs(model, images, logits)
         gradients: Sequence[Tensor | None] = [None] * len(attentions)
         if gradient:
             target = logits.argmax(dim=1) if target is None else target

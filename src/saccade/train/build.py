@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Literal
 
 from torch import nn
@@ -90,7 +91,7 @@ def read_data_description(run: RunFolder) -> DatasetInfo:
 
 
 def load_model(
-    run: RunFolder, weights: Literal["best", "last"] | None = None
+    run: RunFolder | str | Path, weights: Literal["best", "last"] | None = None
 ) -> tuple[nn.Module, DatasetInfo]:
     """The trained network of a run, on CPU and in evaluation mode, and what its data was.
 
@@ -99,10 +100,11 @@ def load_model(
         weights: Best on validation or last; the run's own `train.evaluate_with` by default.
 
     Raises:
-        ConfigError: There is no intact checkpoint.
+        ConfigError: There is no run, or no intact checkpoint in it.
     """
     from safetensors.torch import load_file
 
+    run = RunFolder.open(run)
     config = run.config()
     info = read_data_description(run)
     checkpoint, faults = run.newest_intact()

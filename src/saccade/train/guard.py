@@ -1,5 +1,7 @@
 """Stopping before a non-finite step lands, and naming the layer it came from.
 
+A trained model whose outputs are not finite is refused by the same means.
+
 The loss and the gradient norm of every step are judged on the device. The first bad step raises a
 flag there that the optimisers obey, so the weights stay as they were, and that the host reads only
 now and then. The step is then played again, layer by layer: its data, weights and randomness are
@@ -8,13 +10,16 @@ all known.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FiniteGuard", "first_bad_layer"]
+from saccade.errors import TrainingError
+
+__all__ = ["FiniteGuard", "check_outputs", "first_bad_layer", "outputs_error"]
 
 
 class FiniteGuard:
@@ -57,6 +62,7 @@ def first_bad_layer(model: nn.Module, backward: Callable[[], Any]) -> str | None
     handles += [
         p.register_post_accumulate_grad_hook(_note_gradient(name, found))  # type: ignore[no-untyped-call]
         for name, p in model.named_parameters()
+        if p.requires_grad
     ]
     try:
         backward()
@@ -64,6 +70,22 @@ def first_bad_layer(model: nn.Module, backward: Callable[[], Any]) -> str | None
         for handle in handles:
             handle.remove()
     return found[0] if found else None
+
+
+def check_outputs(model: nn.Module, images: Tensor, logits: Tensor) -> None:
+    """Refuse what a trained model put out for some images where it is not finite."""
+    if not _finite(logits):
+        raise outputs_error(model, [images])
+
+
+@torch.no_grad()
+def outputs_error(model: nn.Module, batches: Iterable[Tensor]) -> TrainingError:
+    """The error of a trained model whose outputs for some of the batches are not finite."""
+    places = (first_bad_layer(model, partial(model, images)) for images in batches)
+    where = next((place for place in places if place), None)
+    return TrainingError(
+        "the model's outputs are not finite" + (f", first in the {where}" if where else "")
+    )
 
 
 def _note_output(name: str, found: list[str]) -> Callable[[nn.Module, Any, Any], None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import torch
@@ -13,8 +15,9 @@ from saccade.data import load_splits, make_loader
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.runs import RunFolder
 from saccade.train.build import load_model
-from saccade.train.distributed import connect
-from saccade.train.evaluation import evaluate
+from saccade.train.distributed import Ranks, connect
+from saccade.train.evaluation import Evaluation, evaluate
+from saccade.train.guard import check_outputs, outputs_error
 from saccade.train.step import PRECISIONS
 
 __all__ = ["Predictor", "evaluate_run"]
@@ -25,7 +28,7 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 
 
 def evaluate_run(
-    run: RunFolder,
+    run: RunFolder | str | Path,
     *,
     split: str = "test",
     weights: str | None = None,
@@ -45,28 +48,17 @@ def evaluate_run(
 
     Returns:
         Fractions, counts and seconds as JSON values.
+
+    Raises:
+        TrainingError: The model's outputs are not finite.
     """
     _check("split", split, Split)
+    run = RunFolder.open(run)
     config = run.config()
-    ranks = connect(_device(device))
-    model, info = load_model(run, _which(weights))
-    loader = make_loader(
-        _load_part(data or config.data, split, info.num_classes),
-        info,
-        batch_size=batch_size,
-        augment=None,
-        seed=0,
-        device=ranks.device,
-        shuffle=False,
-        workers=config.data.workers,
-    )
-    result = evaluate(
-        model.to(ranks.device),
-        loader,
-        num_classes=info.num_classes,
-        ranks=ranks,
-        autocast=PRECISIONS[config.train.precision] if ranks.device.type == "cuda" else None,
-    )
+    predictor = Predictor(run, weights=weights, device=device)
+    info = predictor.info
+    part = _load_part(data or config.data, split, info.num_classes)
+    result = predictor.evaluate(part, batch_size=batch_size)
     return {
         "run": str(run.path),
         "split": split,
@@ -79,7 +71,7 @@ def evaluate_run(
         "calibration_error": result.calibration_error,
         "seconds": round(result.seconds, 4),
         "img_per_s": round(result.count / result.seconds, 1),
-        "device": str(ranks.device),
+        "device": str(predictor.device),
         "class_accuracy": dict(zip(info.class_names, result.class_accuracy, strict=True)),
         "confusion": result.confusion.tolist(),
     }
@@ -107,18 +99,52 @@ class Predictor:
         device: `auto`, `cpu` or `cuda`.
     """
 
-    def __init__(self, run: RunFolder, *, weights: str | None = None, device: str = "auto") -> None:
+    def __init__(
+        self, run: RunFolder | str | Path, *, weights: str | None = None, device: str = "auto"
+    ) -> None:
+        run = RunFolder.open(run)
         self.device = connect(_device(device)).device
         model, self.info = load_model(run, _which(weights))
         self.model = model.to(self.device)
+        self._config = run.config()
 
     @torch.no_grad()
     def classes(self, image: Tensor) -> list[tuple[str, float]]:
         """Every class and its probability, likeliest first, for one (C, H, W) image."""
-        logits = self.model(image[None].to(self.device))[0]  # (K,)
+        images = image[None].to(self.device)
+        logits = self.model(images)  # (1, K)
+        check_outputs(self.model, images, logits)
+        return self.ranked(logits[0])
+
+    def ranked(self, logits: Tensor) -> list[tuple[str, float]]:
+        """Every class and its probability, likeliest first, by the (K,) logits of an image."""
         probability, order = logits.float().softmax(0).sort(descending=True)
         names = [self.info.class_names[i] for i in order.tolist()]
         return list(zip(names, probability.tolist(), strict=True))
+
+    def evaluate(self, part: Part, *, batch_size: int) -> Evaluation:
+        """Run the model over a split, in the precision of its training."""
+        loader = make_loader(
+            part,
+            self.info,
+            batch_size=batch_size,
+            augment=None,
+            seed=0,
+            device=self.device,
+            shuffle=False,
+            workers=self._config.data.workers,
+        )
+        on_gpu = self.device.type == "cuda"
+        result = evaluate(
+            self.model,
+            loader,
+            num_classes=self.info.num_classes,
+            ranks=Ranks(device=self.device),
+            autocast=PRECISIONS[self._config.train.precision] if on_gpu else None,
+        )
+        if not math.isfinite(result.loss):
+            raise outputs_error(self.model, (batch.images for batch in loader.epoch(0)))
+        return result
 
 
 def _check(argument: str, value: str, choices: Any) -> None:
