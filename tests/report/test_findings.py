@@ -284,14 +284,16 @@ def test_mixed_runs_are_called_by_what_tells_them_apart(tmp_path: Path) -> None:
     ]
 
 
+def labels(attentions: list[str], settings: list[dict[str, object]]) -> list[str]:
+    return [label.text for label in label_groups(attentions, settings)]
+
+
 def test_labels_are_never_the_same() -> None:
     alike = [{"optim.lr": 0.1}, {"optim.lr": 0.1 + 1e-12}, {"optim.lr": None, "train.ema": True}]
-    assert label_groups(["taylor"] * 3, alike) == [
-        *("lr=0.1 #1", "lr=0.1 #2", "lr=unset"),
-    ]
-    assert label_groups(["softmax", "taylor"], alike[:2]) == ["softmax", "taylor"]
+    assert labels(["taylor"] * 3, alike) == ["lr=0.1 #1", "lr=0.1 #2", "lr=unset"]
+    assert labels(["softmax", "taylor"], alike[:2]) == ["softmax", "taylor"]
     named = [{"optim.name": "muon", "augment.flip": True}, {"optim.name": "adamw"}]
-    assert label_groups(["taylor"] * 2, named) == ["optim=muon", "optim=adamw"]
+    assert labels(["taylor"] * 2, named) == ["optim=muon", "optim=adamw"]
 
 
 def test_more_groups_than_keys_go_down_the_table(tmp_path: Path) -> None:

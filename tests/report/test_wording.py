@@ -109,3 +109,44 @@ def test_a_front_of_one_has_no_line(tmp_path: Path, speed: float, told: str) -> 
     make_run(tmp_path / "b", "taylor", accuracy=0.9, img_per_s=speed)
     figure = next(line for line in page_of(tmp_path).splitlines() if "throughput, img/s" in line)
     assert told in figure
+
+
+def trials(folder: Path, *settings: tuple[float, list[str]]) -> str:
+    """The headline of a search: one attention, validated and not tested."""
+    for number, (accuracy, words) in enumerate(settings):
+        untested = {"test_accuracy": None, "val_accuracy_best": accuracy}
+        place = folder / f"trial-{number}"
+        make_run(place, summary=untested, keep_predictions=False, overrides=words)
+    return headline(find(collect(folder)), "digits")
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "told"),
+    [
+        ((0.1, 0.1), "Both have the same validation accuracy on digits, 10.0 %, and no"),
+        ((0.1, 0.1, 0.1), "All 3 have the same validation accuracy on digits, 10.0 %, and no"),
+        (
+            (0.1, 0.30001, 0.3),
+            "lr=2 and lr=3 share the highest validation accuracy on digits, 30.0 %, but no",
+        ),
+        ((0.1, *[0.3] * 5), "5 of 6 share the highest validation accuracy on digits, 30.0 %, but"),
+        ((0.1, 0.3), "lr=2 has the highest validation accuracy on digits, 30.0 %, but no"),
+    ],
+)
+def test_a_tie_has_no_winner(tmp_path: Path, accuracies: tuple[float, ...], told: str) -> None:
+    rates = [(own, [f"optim.lr={place}"]) for place, own in enumerate(accuracies, start=1)]
+    assert trials(tmp_path, *rates).replace("\u00a0", " ").startswith(told)
+
+
+def test_a_name_that_tells_some_of_the_keys_is_no_cause(tmp_path: Path) -> None:
+    first = ["optim.lr=0.1", "optim.weight_decay=0.1", "train.batch_size=32"]
+    second = ["optim.lr=0.2", "optim.weight_decay=0.2", "train.batch_size=64"]
+    told = trials(tmp_path / "three", (0.5, first), (0.6, second))
+    assert told.startswith("The set-up called lr=0.2 has the highest")
+    assert told.endswith(
+        "The runs differ in optim.lr, optim.weight_decay and train.batch_size; the name of a "
+        "set-up tells only some of it."
+    )
+    told = trials(tmp_path / "one", (0.5, first[:1]), (0.6, second[:1]))
+    assert told.startswith("lr=0.2 has the highest")
+    assert told.endswith("The runs differ in optim.lr.")

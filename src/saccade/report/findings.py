@@ -89,6 +89,12 @@ class Findings:
         return len(self.datasets) == 1
 
     @property
+    def has_short_names(self) -> bool:
+        """Whether set-ups of one attention are called by fewer keys than they differ in."""
+        one_attention = len({group.attention for group in self.groups}) == 1
+        return one_attention and not all(g.named.issuperset(self.differing) for g in self.groups)
+
+    @property
     def has_intervals(self) -> bool:
         """Whether any accuracy comes with one."""
         return any(row.accuracy_low is not None for row in self.rows)

@@ -28,11 +28,16 @@ NOT_COMPARED = (
 
 @dataclass(frozen=True)
 class Group:
-    """Repetitions of one set-up."""
+    """Repetitions of one set-up.
+
+    Attributes:
+        named: The keys that its label names.
+    """
 
     label: str
     attention: str
     runs: tuple[Run, ...]
+    named: frozenset[str]
 
     @property
     def dataset(self) -> str:
@@ -59,7 +64,9 @@ def group_runs(runs: Sequence[Run], order: Sequence[str]) -> tuple[list[Group], 
     each = [settings[run.name] for run in firsts]
     labels = label_groups([run.attention for run in firsts], each)
     groups = [
-        Group(label, own[0].attention, tuple(sorted(own, key=lambda run: run.name)))
+        Group(
+            label.text, own[0].attention, tuple(sorted(own, key=lambda run: run.name)), label.keys
+        )
         for label, own in zip(labels, found.values(), strict=True)
     ]
     ranks = {name: i for i, name in enumerate(dict.fromkeys([*order, *ATTENTION_COLOURS]))}

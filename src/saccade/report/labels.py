@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from saccade.report.collect import plain
 
-__all__ = ["in_order", "label_groups", "shown", "varying"]
+__all__ = ["Label", "in_order", "label_groups", "shown", "varying"]
 
 Settings = Mapping[str, Any]
 
@@ -17,7 +18,15 @@ TELLING = ("model.name", DATA, "model.", "optim.", "train.", "data.", "augment."
 """Keys a reader looks for first, by how they begin."""
 
 
-def label_groups(attentions: Sequence[str], settings: Sequence[Settings]) -> list[str]:
+@dataclass(frozen=True)
+class Label:
+    """What a group is called, and the keys that this names."""
+
+    text: str
+    keys: frozenset[str]
+
+
+def label_groups(attentions: Sequence[str], settings: Sequence[Settings]) -> list[Label]:
     """One label a group, no two the same.
 
     A group is called by its attention, its data set where there are several, and by the fewest keys
@@ -28,20 +37,28 @@ def label_groups(attentions: Sequence[str], settings: Sequence[Settings]) -> lis
         settings: Of each group, by key; no two groups have the same of both.
     """
     several_data = DATA in varying(settings)
-    marks: list[list[str]] = [[shown(own[DATA])] if several_data else [] for own in settings]
+    marks: list[dict[str, str]] = [
+        {DATA: shown(own[DATA])} if several_data else {} for own in settings
+    ]
     alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for group, attention in enumerate(attentions):
-        alike[(attention, *marks[group])].append(group)
+        alike[(attention, *marks[group].values())].append(group)
     for members in alike.values():
         _tell_apart(members, settings, marks)
-    if len(set(attentions)) == 1 and all(marks):
-        return [" ".join(own) for own in marks]
-    pairs = zip(attentions, marks, strict=True)
-    return [f"{name} ({' '.join(own)})" if own else name for name, own in pairs]
+    marks_suffice = len(set(attentions)) == 1 and all(marks)
+    return [
+        Label(_text("" if marks_suffice else name, own.values()), frozenset(own))
+        for name, own in zip(attentions, marks, strict=True)
+    ]
+
+
+def _text(attention: str, marks: Iterable[str]) -> str:
+    told = " ".join(marks)
+    return f"{attention} ({told})" if attention and told else attention or told
 
 
 def _tell_apart(
-    members: Sequence[int], settings: Sequence[Settings], marks: list[list[str]]
+    members: Sequence[int], settings: Sequence[Settings], marks: list[dict[str, str]]
 ) -> None:
     """Mark groups by the key that splits them most finely, and what is still together again."""
     if len(members) == 1:
@@ -49,7 +66,7 @@ def _tell_apart(
     keys = varying([{k: shown(v) for k, v in settings[group].items()} for group in members])
     if not keys:  # they differ in what `shown` cuts off
         for number, group in enumerate(members, start=1):
-            marks[group].append(f"#{number}")
+            marks[group]["#"] = f"#{number}"
         return
     key = min(keys, key=lambda key: _rank(key, [settings[group].get(key) for group in members]))
     parts: dict[str, list[int]] = defaultdict(list)
@@ -57,7 +74,7 @@ def _tell_apart(
         parts[shown(settings[group].get(key))].append(group)
     for value, part in parts.items():
         for group in part:
-            marks[group].append(f"{_short_key(key)}={value}")
+            marks[group][key] = f"{_short_key(key)}={value}"
         _tell_apart(part, settings, marks)
 
 

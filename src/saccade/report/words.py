@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 SPELLED = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
+MOST_NAMED = 4
 MINUS, GLUE = "\u2212", "\u00a0"
 
 
@@ -96,16 +97,21 @@ def headline(found: Findings, dataset: str) -> str:
         return _of_one(found.rows[0], found, dataset)
     parts = [_of_accuracy(found, dataset), *_of_cost(found)]
     if found.differing:
-        more = " and more" if len(found.differing) > 4 else ""
-        told = f"{listed(found.differing[:4])}{more}"
-        attentions = {group.attention for group in found.groups}
-        parts.append(
+        parts.append(_of_settings(found))
+    return " ".join(parts)
+
+
+def _of_settings(found: Findings) -> str:
+    """What the runs differ in, and that this may be more than their names say."""
+    more = " and more" if len(found.differing) > MOST_NAMED else ""
+    told = f"{listed(found.differing[:MOST_NAMED])}{more}"
+    if len({group.attention for group in found.groups}) > 1:
+        return (
             f"The runs differ in more than the attention ({told}), so none of this is the "
             "attention's doing alone."
-            if len(attentions) > 1
-            else f"The runs differ in {told}."
         )
-    return " ".join(parts)
+    some = "; the name of a set-up tells only some of it" if found.has_short_names else ""
+    return f"The runs differ in {told}{some}."
 
 
 def _of_one(row: Row, found: Findings, dataset: str) -> str:
@@ -128,11 +134,7 @@ def _of_several_data(found: Findings) -> str:
 def _of_accuracy(found: Findings, dataset: str) -> str:
     claims = found.against_baseline
     if not claims:
-        top = max(found.rows, key=lambda row: row.accuracy)
-        return (
-            f"{top.label} has the highest {found.measure} on {dataset}, {percent(top.accuracy)}, "
-            "but no difference can be claimed: the runs kept no predictions of the same images."
-        )
+        return _of_unpaired(found, dataset)
     better = [claim for claim in claims if claim.holds and claim.difference > 0]
     worse = [claim for claim in claims if claim.holds and claim.difference < 0]
     open_ones = [claim for claim in claims if not claim.holds]
@@ -149,6 +151,25 @@ def _of_accuracy(found: Findings, dataset: str) -> str:
     rest = listed([claim.first for claim in open_ones]) if open_ones else ""
     return (
         ". ".join([*parts, *([f"For {rest} no difference can be claimed"] if rest else [])]) + "."
+    )
+
+
+def _of_unpaired(found: Findings, dataset: str) -> str:
+    """The highest accuracy, or those that are equal as a reader sees them."""
+    highest = percent(max(row.accuracy for row in found.rows))
+    top = [row.label for row in found.rows if percent(row.accuracy) == highest]
+    if len(top) == len(found.rows):
+        told = f"{'Both' if len(top) == 2 else f'All {len(top)}'} have the same"
+    elif len(top) > MOST_NAMED:
+        told = f"{len(top)} of {len(found.rows)} share the highest"
+    elif len(top) > 1:
+        told = f"{listed(top)} share the highest"
+    else:
+        told = f"{'The set-up called ' if found.has_short_names else ''}{top[0]} has the highest"
+    link = "and" if len(top) == len(found.rows) else "but"
+    return (
+        f"{told} {found.measure} on {dataset}, {highest}, {link} no difference can be claimed: "
+        "the runs kept no predictions of the same images."
     )
 
 
