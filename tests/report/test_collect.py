@@ -147,6 +147,30 @@ def test_epochs_that_cannot_be_are_not_drawn(tmp_path: Path) -> None:
     assert [row["epoch"] for row in collect(tmp_path).runs[0].epochs] == [1, 2]
 
 
+NO_EPOCH = "holds no epoch that can be read: the run has no curves"
+LOST: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (Path.unlink, "is missing: the run has no curves"),
+    "empty": (lambda file: file.write_text(""), NO_EPOCH),
+    "cut at once": (lambda file: file.write_text('{"a\n'), NO_EPOCH),
+    "steps alone": (lambda file: file.write_text('{"kind": "step", "step": 3}\n'), NO_EPOCH),
+    "cut later": (
+        lambda file: file.write_text('{"kind": "epoch", "epoch": 1}\n{"k'),
+        "holds 1 of 2 epochs: its group is drawn over those alone",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", LOST)
+def test_lost_epochs_are_told_and_the_run_is_kept(tmp_path: Path, fault: str) -> None:
+    make_run(tmp_path / "good")
+    lose, told = LOST[fault]
+    lose(make_run(tmp_path / "bad").path / "metrics.jsonl")
+    evidence = collect(tmp_path)
+    assert [run.name for run in evidence.runs] == ["bad", "good"]
+    assert [gap.what for gap in evidence.left_out] == ["bad/metrics.jsonl"]
+    assert evidence.left_out[0].reason == told
+
+
 def test_names_of_a_study_may_be_anything(tmp_path: Path) -> None:
     make_run(tmp_path / "run")
     write_record(tmp_path / "study.json", attentions=["x" * 5000, {"a": 1}], seeds=[10**30, None])

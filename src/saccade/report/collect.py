@@ -26,6 +26,7 @@ from saccade.runs import RunFolder, find_runs
 __all__ = ["Evidence", "LeftOut", "Predictions", "Run", "collect", "number", "plain"]
 
 NEWEST_READABLE = 1
+METRICS = "metrics.jsonl"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]+")
 UNFINISHED = {
     "running": "not finished: running, or killed",
@@ -130,7 +131,9 @@ def collect(folder: Path) -> Evidence:
     for run_folder in found:
         name = _name(run_folder.path, folder)
         try:
-            runs.append(_read_run(run_folder, name))
+            run = _read_run(run_folder, name)
+            runs.append(run)
+            left_out += _lost_epochs(run, run_folder)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             left_out.append(LeftOut(name, plain(_reason(error, run_folder.path, name))))
     if not runs:
@@ -229,6 +232,21 @@ def _read_run(folder: RunFolder, name: str) -> Run:
         class_names=names,
         predictions=_read_predictions(folder.predictions(), len(names)),
     )
+
+
+def _lost_epochs(run: Run, folder: RunFolder) -> Iterable[LeftOut]:
+    """The epochs that were trained and of which nothing is in `metrics.jsonl`."""
+    trained = min(number(folder.status().get("epoch")) or 0, run.config.train.epochs)
+    kept = {int(row["epoch"]) for row in run.epochs}
+    if len(kept) >= trained:
+        return
+    if not (folder.path / METRICS).exists():
+        told = "is missing: the run has no curves"
+    elif not kept:
+        told = "holds no epoch that can be read: the run has no curves"
+    else:
+        told = f"holds {len(kept)} of {trained:.0f} epochs: its group is drawn over those alone"
+    yield LeftOut(f"{run.name}/{METRICS}", told)
 
 
 def _is_epoch(row: Mapping[str, Any], config: Config) -> bool:
