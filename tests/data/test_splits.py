@@ -11,6 +11,7 @@ from saccade.data import DATASETS, list_datasets, load_splits, stratified_split
 from saccade.data.sources import SOURCES
 from saccade.data.splits import channel_statistics, stratified_fold, stratified_subset
 from saccade.errors import ConfigError, DataError, UnknownNameError
+from tests.data.pictures import good_folder
 
 LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=200).map(torch.tensor)
 
@@ -80,6 +81,24 @@ def test_statistics_leave_validation_out() -> None:
     every = load_splits(DataConfig(val_fraction=0.0))
     assert len(every.val) == 0
     assert some.info.mean != every.info.mean
+
+
+@pytest.mark.parametrize("count", [3, 10])
+def test_too_few_images_to_validate_on_are_refused(count: int) -> None:
+    told = f"data.val_fraction=0.1: with {count} training images in {count} classes none is left"
+    with pytest.raises(DataError, match=re.escape(told)):
+        load_splits(DataConfig(num_train=count))
+    assert len(load_splits(DataConfig(num_train=count, val_fraction=0)).train) == count
+    assert len(load_splits(DataConfig(num_train=20)).val) == 2
+
+
+def test_too_few_image_files_to_validate_on_are_refused(tmp_path: Path) -> None:
+    good_folder(tmp_path / "train", count=1)
+    good_folder(tmp_path / "test", count=1)
+    config = DataConfig(name="folder", root=tmp_path, image_size=8, val_fraction=0.5)
+    with pytest.raises(DataError, match=r"data.val_fraction=0 to do without"):
+        load_splits(config)
+    assert not len(load_splits(config.model_copy(update={"val_fraction": 0})).val)
 
 
 def test_an_unknown_set_names_its_neighbours() -> None:

@@ -21,7 +21,7 @@ from saccade.data.splits import (
     DatasetInfo,
     Split,
     Splits,
-    divide,
+    hold_out_validation,
     limit_and_fold,
 )
 from saccade.data.titles import TITLES
@@ -76,7 +76,7 @@ def split_arrays(arrays: Arrays, config: DataConfig) -> Splits:
 def hold_out(train: Split, test: Split, names: tuple[str, ...], config: DataConfig) -> Splits:
     """Take the subsets asked for, hold out validation and measure what is left to train on."""
     train, test = limit_and_fold(train, test, config)
-    train, val = divide(train, config.val_fraction, config.split_seed)
+    train, val = hold_out_validation(train, config)
     _warn_of_missing_classes(val, names)
     sample = _SHAPES_SAMPLE if train.stream is None else _STREAM_SAMPLE
     mean, std = measure_channels(train, sample=sample, workers=config.workers)

@@ -33,6 +33,7 @@ from saccade.data.splits import (
     Split,
     Splits,
     divide,
+    hold_out_validation,
     limit_and_fold,
 )
 from saccade.errors import ConfigError, DataError
@@ -98,7 +99,7 @@ def load_folder(config: DataConfig) -> Splits:
     if "val" in parts:
         val = parts["val"]
     else:
-        train, val = divide(train, config.val_fraction, config.split_seed)
+        train, val = hold_out_validation(train, config)
     return Splits(train, val, test, _info(train, names, config))
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "StreamSource",
     "channel_statistics",
     "divide",
+    "hold_out_validation",
     "limit_and_fold",
     "limited",
     "select",
@@ -195,6 +196,18 @@ def divide(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
     else:
         kept, held = stratified_split(split.labels, fraction, seed)
     return select(split, kept), select(split, held)
+
+
+def hold_out_validation(train: Split, config: DataConfig) -> tuple[Split, Split]:
+    """Cut `data.val_fraction` off a training set, which has to come to one image if it is not 0."""
+    kept, val = divide(train, config.val_fraction, config.split_seed)
+    if config.val_fraction and not len(val):
+        raise DataError(
+            f"data.val_fraction={config.val_fraction}: with {len(train)} training images in "
+            f"{len(torch.unique(train.labels))} classes none is left to validate on; take more "
+            "images, or data.val_fraction=0 to do without"
+        )
+    return kept, val
 
 
 def stratified_fold(labels: Tensor, folds: int, fold: int, seed: int) -> tuple[Tensor, Tensor]:
