@@ -70,6 +70,7 @@ def test_calibration_is_filed_and_leaves_other_results_alone(tmp_path, monkeypat
         ("attention --dtype float31", "did you mean 'float32'"),
         ("attention --tokens 64 --batch 2", "--tokens fixes B H N"),
         ("model --model light_vti", "did you mean 'light_vit'"),
+        ("model --model taylorshift_listops", "takes no images"),
         ("model --passes backward", "unknown pass 'backward'"),
     ],
 )

@@ -14,7 +14,7 @@ from saccade.bench.output import write_attention
 from saccade.bench.plots import _comparable
 from saccade.bench.presets import PRESETS
 from saccade.bench.results import AttentionResult, Roof, Row, Timing
-from saccade.bench.tables import as_markdown, provenance, summaries
+from saccade.bench.tables import as_markdown, provenance, summaries, unsteady
 from saccade.bench.targets import Target, judge
 from saccade.errors import ConfigError
 from saccade.ops.taylor import choice, explain_choice
@@ -155,6 +155,13 @@ def test_summary_names_the_crossover(result):
     lines = {line[0]: line for line in summaries(result)[0].lines}
     assert "1000" in lines["taylor-efficient"]
     assert "<= 64" in lines["taylor-direct"]
+
+
+def test_times_that_differ_much_are_remarked_on():
+    steady, shaken = Timing(2.0, 1.9, 2.2, 9), Timing(60.0, 50.0, 210.0, 9)
+    assert unsteady({"a": steady, "b": None}) == ""
+    assert unsteady({"a": steady, "b": shaken}).startswith("unsteady: b (50 to 210 ms); ")
+    assert " and 2 more; " in unsteady(dict.fromkeys("abcde", shaken))
 
 
 def test_files_have_theme_hardware_and_month(result, tmp_path):

@@ -151,6 +151,24 @@ def test_exports(name):
 
 
 @every_attention
+def test_exports_for_any_number_of_tokens(name):
+    """`auto` would choose between two algorithms by their number."""
+    options = {"algorithm": "efficient"} if name.startswith("taylor") else {}
+    layer = make(name, attention_options=options).eval()
+    tokens = torch.export.Dim("tokens", min=2, max=4000)
+    exported = torch.export.export(
+        layer, (torch.randn(2, 30, 32),), dynamic_shapes={"x": {1: tokens}}
+    )
+    other = torch.randn(2, 700, 32)
+    torch.testing.assert_close(exported.module()(other), layer(other), rtol=1e-4, atol=1e-5)
+
+
+@every_attention
+def test_no_tokens_make_none(name):
+    assert make(name)(torch.randn(2, 0, 32)).shape == (2, 0, 32)
+
+
+@every_attention
 def test_builds_on_meta(name):
     with torch.device("meta"):
         layer = make(name)

@@ -91,6 +91,7 @@ FUNCTIONS = [softmax_attention, taylor_attention, linear_attention]
     ("change", "message"),
     [
         (lambda q, k, v: (q[0], k, v), r"q has shape|phi_q has shape"),
+        (lambda q, k, v: (q[..., :0], k[..., :0], v), "D at least 1"),
         (lambda q, k, v: (q[..., :3], k, v), "differ"),
         (lambda q, k, v: (q[:1], k, v), "differ"),
         (lambda q, k, v: (q, k, v[:, :, :3]), "v has shape"),

@@ -17,7 +17,7 @@ from saccade.bench.results import Timing
 from saccade.bench.shapes import Pass
 from saccade.bench.tables import Table, markdown_table, number, provenance
 from saccade.errors import ConfigError
-from saccade.models import VisionTransformer, create_model
+from saccade.models import MODELS, VisionTransformer, ViTConfig, create_model
 
 __all__ = [
     "ModelCase",
@@ -133,8 +133,9 @@ class ModelResult:
         state = "" if self.complete else "\n**Interrupted: these are the rows it got to.**\n"
         heading = (
             f"# Models on {facts['device_name']}\n\n{provenance(facts)}\n\n"
-            "`training` is forward, backward and an AdamW step. Peak memory of a GPU includes the "
-            "model, of the CPU it is what the step adds.\n" + state
+            "`training` is forward, backward and an AdamW step; `tokens` are patches, and a class "
+            "token comes on top. Peak memory of a GPU includes the model, of the CPU it is what "
+            "the step adds.\n" + state
         )
         page = heading + "\n" + markdown_table(COLUMNS, self.table().lines)
         if targets is None:
@@ -178,9 +179,10 @@ def build_model(case: ModelCase) -> VisionTransformer:
     overrides: dict[str, int] = {"img_size": case.image_size}
     if case.patch_size is not None:
         overrides["patch_size"] = case.patch_size
-    model = create_model(case.model, case.attention, **overrides)
-    if not isinstance(model, VisionTransformer):
+    if not isinstance(MODELS[case.model].config, ViTConfig):
         raise ConfigError(f"model {case.model!r} takes no images; choose a vision transformer")
+    model = create_model(case.model, case.attention, **overrides)
+    assert isinstance(model, VisionTransformer)
     return model
 
 

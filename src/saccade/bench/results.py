@@ -34,6 +34,11 @@ class Timing:
     p80_ms: float
     repeats: int
 
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether a fifth of the calls took half as long again as the fastest fifth."""
+        return self.p80_ms > 1.5 * self.p20_ms
+
 
 @dataclass(frozen=True)
 class Roof:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from saccade.bench.crossover import softmax_crossovers
-from saccade.bench.results import AttentionResult, Row
+from saccade.bench.results import AttentionResult, Row, Timing
 from saccade.bench.targets import Verdict
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "number",
     "provenance",
     "summaries",
+    "unsteady",
     "verdict_table",
 ]
 
@@ -179,6 +180,19 @@ def summaries(result: AttentionResult) -> list[Table]:
         columns += ["faster from N", "MiB at its last N"]
         tables.append(Table(f"D = {head_dim}, {direction}", columns, lines))
     return tables
+
+
+def unsteady(timings: Mapping[str, Timing | None]) -> str:
+    """A remark on calls whose times differ much, by what was called; empty where none do."""
+    named = [
+        f"{name} ({number(timing.p20_ms)} to {number(timing.p80_ms)} ms)"
+        for name, timing in timings.items()
+        if timing is not None and timing.is_unsteady
+    ]
+    if not named:
+        return ""
+    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    return f"unsteady: {', '.join(named[:3])}{more}; is the machine busy with something else?"
 
 
 def _short(result: AttentionResult, row: Row | None) -> str:

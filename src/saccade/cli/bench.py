@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from saccade.bench.model import ModelResult, ModelRow
     from saccade.bench.model_plan import ModelPlan
     from saccade.bench.presets import Preset
-    from saccade.bench.results import AttentionResult, Row
+    from saccade.bench.results import AttentionResult, Row, Timing
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=False)
 
@@ -205,6 +205,7 @@ def _finish_models(
         for table in (result.table(), targets):
             if table is not None:
                 print_table(table.title, table.columns, table.lines)
+        _remark_on_spread({f"{r.case.model}, {r.case.attention}": r.timing for r in result.rows})
     if out is not None:
         _say_written(write_model(result, targets, out, hardware_slug(device)))
     if not result.complete:
@@ -247,9 +248,9 @@ def _run_attention(plan: Preset, preset: str | None, out: Path | None) -> Attent
 def _say_row(row: Row, done: int, total: int) -> None:
     from saccade.bench.tables import number
 
-    shape = f"D={row.head_dim} N={row.tokens} B={row.batch} H={row.heads}"
     found = f"{number(row.median_ms)} ms" if row.timing else f"{row.status}: {row.reason}"
-    typer.echo(f"[{done}/{total}] {shape} {row.direction} {row.mechanism}: {found}", err=True)
+    where = f"{_shape(row)} {row.direction} {row.mechanism}"
+    typer.echo(f"[{done}/{total}] {where}: {found}", err=True)
 
 
 def _show_attention(result: AttentionResult, plan: Preset, *, as_json: bool) -> None:
@@ -266,6 +267,18 @@ def _show_attention(result: AttentionResult, plan: Preset, *, as_json: bool) -> 
         print_table(table.title, table.columns, table.lines)
     for remark in dict.fromkeys(f"{r.mechanism}: {r.reason}" for r in result.rows if r.reason):
         typer.echo(remark)
+    _remark_on_spread({f"{r.mechanism}, {r.direction}, {_shape(r)}": r.timing for r in result.rows})
+
+
+def _remark_on_spread(timings: Mapping[str, Timing | None]) -> None:
+    from saccade.bench.tables import unsteady
+
+    if remark := unsteady(timings):
+        typer.echo(remark)
+
+
+def _shape(row: Row) -> str:
+    return f"D={row.head_dim} N={row.tokens} B={row.batch} H={row.heads}"
 
 
 def _write_attention(result: AttentionResult, plan: Preset, out: Path, theme: str) -> None:

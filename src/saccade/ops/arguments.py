@@ -68,8 +68,8 @@ def check_values(v: Tensor, k: Tensor, *, keys_name: str = "k") -> None:
 
 
 def _check_tensor(name: str, x: Tensor) -> None:
-    if x.dim() != 4:
-        raise ConfigError(f"{name} has shape {tuple(x.shape)}; expected (B, H, N, D)")
+    if x.dim() != 4 or x.shape[3] == 0:
+        raise ConfigError(f"{name} has shape {tuple(x.shape)}; expected (B, H, N, D), D at least 1")
     if x.dtype not in _DTYPES:
         accepted = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
         raise ConfigError(f"{name} has dtype {x.dtype}; accepted: {accepted}")

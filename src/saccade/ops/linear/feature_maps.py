@@ -67,7 +67,8 @@ def favor_softmax(
         if key_mask is not None:
             low = torch.finfo(exponent.dtype).min
             exponent = exponent.masked_fill(~key_mask[:, None, :, None], low)
-        top = exponent.detach().amax(dim=-1, keepdim=True).amax(dim=-2, keepdim=True)
+        top = exponent.detach().amax(dim=-1, keepdim=True)
+        top = top.amax(dim=-2, keepdim=True) if top.shape[2] else top  # of no keys there is none
     return (torch.exp(exponent - top) + eps) / math.sqrt(projection.shape[0])
 
 

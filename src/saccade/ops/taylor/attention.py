@@ -6,7 +6,7 @@
 F = D(D+1)/2 + D + 1; both need memory linear in N and agree to rounding.
 """
 
-from math import inf, sqrt
+from math import inf
 from typing import Literal, get_args
 
 import torch
@@ -174,7 +174,8 @@ def _attend(
 def output_factor(k: Tensor, key_mask: Tensor | None, dtype: torch.dtype) -> float | Tensor:
     """sqrt(N / D), N the number of keys attended to: a number, or (B, 1, 1, 1) where masked."""
     if key_mask is None:
-        return sqrt(k.shape[2] / k.shape[3])
+        factor: float = (k.shape[2] / k.shape[3]) ** 0.5  # math.sqrt would hold N fast in a graph
+        return factor
     return (key_mask.sum(dim=-1).to(dtype) / k.shape[3]).sqrt()[:, None, None, None]
 
 
