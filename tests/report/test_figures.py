@@ -1,22 +1,26 @@
 """Figures show what they should and fit into a page."""
 
+import io
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from saccade.report.class_figures import class_accuracy, confusion, spread_classes
 from saccade.report.classes import ClassCounts
 from saccade.report.collect import collect
 from saccade.report.comparison_figures import pareto, pareto_front
-from saccade.report.curves import course, epoch_curves
+from saccade.report.curves import course, cut_accuracy, epoch_curves
 from saccade.report.findings import find
 from saccade.report.groups import Group, group_runs
 from saccade.report.inline_svg import VARIABLES, inline_svg
-from saccade.report.look import GRID, Drawing, axes_style, draw, series_of
+from saccade.report.look import GRID, PIXELS_PER_INCH, Drawing, axes_style, draw, series_of
+from saccade.report.write import write_report
 from tests.report.made_runs import make_run, make_study
 
 Points = st.dictionaries(
@@ -61,6 +65,72 @@ def test_course_of_what_was_not_measured(tmp_path: Path) -> None:
     groups = groups_of(tmp_path)
     assert course(groups[0], "val_loss") is None
     assert epoch_curves(groups, series_of(["softmax"]), "val_loss", "loss") is None
+
+
+def drawn_curves(folder: Path) -> Drawing:
+    groups = groups_of(folder)
+    looks = series_of([group.label for group in groups])
+    drawing = epoch_curves(groups, looks, "val_accuracy", "validation accuracy")
+    assert drawing is not None
+    return drawing
+
+
+def epochs_cut(drawing: Drawing) -> list[int]:
+    """The places of the epochs at which the shade of the only group leaves the axes."""
+    bottom = float(re.search(r'id="patch_2">\s*<path d="M [\d.]+ ([\d.]+)', drawing.svg)[1])
+    shade = re.search(r'id="FillBetween[^>]*>\s*<path d="([^"]+)"', drawing.svg)[1]
+    lowest: dict[str, float] = {}
+    for x, y in re.findall(r"[ML] ([\d.]+) ([\d.]+)", shade):
+        lowest[x] = max(float(y), lowest.get(x, 0.0))
+    return [place for place, x in enumerate(sorted(lowest, key=float)) if lowest[x] > bottom]
+
+
+def test_after_a_third_of_the_epochs_no_run_leaves_the_axes(tmp_path: Path) -> None:
+    """The mean of the fifth epoch is far above its lowest run."""
+    steady = (0.1, 0.5, 0.9, 0.9, 0.9, 0.9)
+    make_run(tmp_path / "steady", validated=steady)
+    make_run(tmp_path / "dips", seed=1, validated=(*steady[:4], 0.6, 0.9))
+    assert epochs_cut(drawn_curves(tmp_path)) == [0, 1]
+    assert cut_accuracy(groups_of(tmp_path)) == pytest.approx(0.6 - 0.06 * 0.3)
+
+
+def test_a_caption_tells_of_cut_epochs_where_there_are_some(tmp_path: Path) -> None:
+    told = "The axis begins at 89.5 %; early epochs lie below it."
+    for name, first in (("cut", 0.3), ("whole", 0.897)):
+        make_run(tmp_path / name, validated=(first, 0.9, 0.95))
+        report = write_report(tmp_path / name, tmp_path / f"{name}-report", formats=["md"])
+        text = (report.out / "report.md").read_text().replace("\u00a0", " ")
+        assert text.count(told) == {"cut": 2, "whole": 0}[name]
+
+
+def ticks(drawing: Drawing, label: str) -> list[str]:
+    """The tick labels that stand before an axis's label."""
+    texts = re.findall(r">([^<>]+)</text>", drawing.svg)
+    return texts[: texts.index(label)]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "expected"), [(1, ["1"]), (2, ["1", "2"]), (5, ["1", "2", "3", "4", "5"])]
+)
+def test_epochs_are_whole_numbers(tmp_path: Path, epochs: int, expected: list[str]) -> None:
+    make_run(tmp_path / "run", validated=[0.5] * epochs)
+    assert ticks(drawn_curves(tmp_path), "epoch") == expected
+
+
+def left_ink(drawing: Drawing) -> float:
+    """Inches of blank paper at the left of a figure."""
+    with Image.open(io.BytesIO(drawing.png)) as image:
+        dark = np.asarray(image.convert("L")) < 250
+    return float(np.flatnonzero(dark.any(axis=0))[0] / PIXELS_PER_INCH)
+
+
+@pytest.mark.parametrize("size", [0.5, 0.02, 0.005, 0.0005])
+def test_the_label_of_an_axis_has_room_beside_long_ticks(size: float) -> None:
+    def paint(axes: Any) -> None:
+        axes_style(axes, x="x", y="validation accuracy", percent="y")
+        axes.plot([0, 1], [0.1, 0.1 + size])
+
+    assert left_ink(draw(paint)) > 0.02
 
 
 def test_one_point_is_no_pareto_plot(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from saccade.report.collect import Run, number
 from saccade.report.groups import Group
 from saccade.report.look import Drawing, Series, axes_style, draw
 
-__all__ = ["Course", "accuracy_over_time", "course", "epoch_curves"]
+__all__ = ["Course", "accuracy_over_time", "course", "cut_accuracy", "epoch_curves"]
 
 SPREAD_ALPHA = 0.13
 MOST_MARKERS = 8
@@ -110,9 +110,18 @@ def _curves(
     return draw(paint, legend={name: series[name] for name in courses})
 
 
+def cut_accuracy(groups: Sequence[Group]) -> float | None:
+    """Where the axis of validation accuracies begins, if early epochs lie below; else None."""
+    courses = [found for group in groups if (found := course(group, "val_accuracy")) is not None]
+    if not courses:
+        return None
+    floor, _ = _accuracy_limits(courses)
+    return floor if min(min(own.low) for own in courses) < floor else None
+
+
 def _accuracy_limits(courses: Sequence[Course]) -> tuple[float, float]:
-    """From just below the means after a third of the epochs, where curves part, to the top."""
-    later = [value for own in courses for value in own.mean[len(own.mean) // 3 :]]
-    low, high = min(later), max(value for own in courses for value in own.high)
+    """From just below the lowest run after a third of the epochs, where curves part, to the top."""
+    low = min(value for own in courses for value in own.low[len(own.low) // 3 :])
+    high = max(value for own in courses for value in own.high)
     room = max(0.005, 0.06 * (high - low))
     return max(0.0, low - room), min(1.0 + room, high + room)

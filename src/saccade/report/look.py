@@ -92,6 +92,8 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "saccade",
 }
 PIXELS_PER_INCH = 160
+EDGE = 0.03
+"""Inches that stay free at the left of every figure."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Margins:
-    """Inches around the axes, for labels and ticks."""
+    """Inches around the axes, for labels and ticks; the left one grows with its labels."""
 
     left: float = 0.62
     right: float = 0.14
@@ -169,12 +171,23 @@ def draw(
         tall = height + foot
         figure.set_size_inches(width, tall)
         across, up = width - margins.left - margins.right, height - margins.top - margins.bottom
-        paint(
-            figure.add_axes(
-                (margins.left / width, (margins.bottom + foot) / tall, across / width, up / tall)
-            )
+        axes = figure.add_axes(
+            (margins.left / width, (margins.bottom + foot) / tall, across / width, up / tall)
         )
+        paint(axes)
+        _make_room_at_left(axes)
         return _saved(figure)
+
+
+def _make_room_at_left(axes: Any) -> None:
+    """Narrow the axes where their tick labels and label would leave the figure at its left."""
+    figure = axes.figure
+    taken = axes.yaxis.get_tightbbox(figure.canvas.get_renderer())
+    lacking = 0.0 if taken is None else EDGE - taken.x0 / figure.dpi
+    if lacking > 0:
+        place = axes.get_position()
+        place.x0 += lacking / figure.get_figwidth()
+        axes.set_position(place)
 
 
 def _saved(figure: Any) -> Drawing:
@@ -202,7 +215,9 @@ def axes_style(axes: Any, *, x: str, y: str, percent: str = "", whole: bool = Fa
     axes.set_axisbelow(True)
     axes.tick_params(length=0)
     for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
-        axis.set_major_locator(MaxNLocator(nbins=5, integer=whole and name == "x"))
+        counts = whole and name == "x"
+        least = 1 if counts else 2  # two ticks about a single epoch would be fractions
+        axis.set_major_locator(MaxNLocator(nbins=5, integer=counts, min_n_ticks=least))
         text = _as_percent if name in percent else _as_number
         axis.set_major_formatter(FuncFormatter(text))
 

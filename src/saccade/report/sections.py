@@ -15,7 +15,7 @@ from saccade.report.class_figures import (
 from saccade.report.classes import class_counts, reliability
 from saccade.report.collect import Evidence, plain
 from saccade.report.comparison_figures import cost_front, differences, pareto
-from saccade.report.curves import accuracy_over_time, epoch_curves
+from saccade.report.curves import accuracy_over_time, cut_accuracy, epoch_curves
 from saccade.report.findings import Findings
 from saccade.report.groups import Group
 from saccade.report.look import ATTENTION_COLOURS, Drawing, Series, series_of
@@ -233,17 +233,19 @@ def _choice(story: Story) -> Iterator[Block]:
 
 def _training(story: Story) -> Iterator[Block]:
     drawn, series = story.drawn, story.series
+    floor = cut_accuracy(drawn)
+    cut = f" The axis begins at {percent(floor)}; early epochs lie below it." if floor else ""
     wanted: list[tuple[str, str, str, Drawing | None]] = [
         (
             "accuracy_over_time",
             "Validation accuracy over time",
-            "Validation accuracy over the seconds spent in training.",
+            f"Validation accuracy over the seconds spent in training.{cut}",
             accuracy_over_time(drawn, series) if story.found.fair_times else None,
         ),
         (
             "accuracy_over_epochs",
             "Validation accuracy over epochs",
-            "Validation accuracy after each epoch.",
+            f"Validation accuracy after each epoch.{cut}",
             epoch_curves(drawn, series, "val_accuracy", "validation accuracy"),
         ),
         (
@@ -341,5 +343,7 @@ def _configuration(story: Story) -> Iterator[Block]:
 
 def _left_out(evidence: Evidence) -> Block:
     if not evidence.left_out:
-        return f"Nothing: all {count(len(evidence.runs), 'run')} found are in this report."
+        runs = len(evidence.runs)
+        found = f"all {runs} runs found are" if runs > 1 else "the one run found is"
+        return f"Nothing: {found} in this report."
     return left_out_table(evidence.left_out)
