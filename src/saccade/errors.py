@@ -7,7 +7,7 @@ catch what they would expect, and the command line prints the message alone, wit
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 __all__ = [
     "ConfigError",
@@ -19,6 +19,8 @@ __all__ = [
     "UnknownNameError",
     "near_matches",
 ]
+
+BEHIND = 0.1
 
 
 class SaccadeError(Exception):
@@ -69,5 +71,18 @@ class UnknownNameError(ConfigError):
 
 
 def near_matches(name: str, known: Iterable[str]) -> list[str]:
-    """The up to three known names closest to `name`, best first."""
-    return get_close_matches(name, list(known), n=3, cutoff=0.6)
+    """The up to three known names closest to `name`, best first.
+
+    Those far behind the best are left out. A section that names share, as in `train.epochs`, makes
+    no likeness.
+    """
+    near = get_close_matches(name, list(known), n=3, cutoff=0.6)
+    likeness = {other: _likeness(name, other) for other in near}
+    best = max(likeness.values(), default=0.0)
+    near.sort(key=likeness.__getitem__, reverse=True)
+    return [other for other in near if likeness[other] > best - BEHIND]
+
+
+def _likeness(name: str, other: str) -> float:
+    own, others = (word.rpartition(".")[2] for word in (name, other))
+    return SequenceMatcher(None, others, own).ratio()

@@ -62,6 +62,9 @@ def test_every_command_is_listed(saccade: Saccade) -> None:
         ("trian", "no such command 'trian'. Did you mean 'train'? (see `saccade --help`)"),
         ("--zzz", "unknown option '--zzz' (see `saccade --help`)"),
         ("bench modle", "no such command 'modle'. Did you mean 'model'? (see `saccade bench"),
+        ("train --foo", "unknown option '--foo' (see `saccade train --help`)"),
+        ("train --hepl", "unknown option '--hepl': did you mean '--help'? (see `saccade train --"),
+        ("bench attention --pass x", "unknown option '--pass': did you mean '--passes'? (see `"),
         ("train --ouf x", "unknown option '--ouf': did you mean '--out'? (see `saccade train"),
         ("bench model --z", "unknown option '--z' (see `saccade bench model --help`)"),
         ("evaluate", "RUN is needed: a run folder (see `saccade evaluate --help`)"),
@@ -192,6 +195,14 @@ def test_mistakes_get_one_line_and_a_code(
     assert len(err.splitlines()) == 1
 
 
+def test_a_full_disk_behind_stdout_is_told_by_its_code() -> None:
+    command = [sys.executable, "-m", "saccade", "list", "recipes"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 4
+    assert done.stderr == "saccade: [Errno 28] No space left on device\n"
+
+
 def test_debug_shows_the_traceback() -> None:
     done = fresh("train", "digit-quick", "--debug")
     assert done.returncode == 2
@@ -222,6 +233,11 @@ def test_broken_files_are_named(
     code, _, err = saccade("train", tmp_path, "--print-config")
     assert code == 2
     assert "is a folder: wants a recipe's name or a YAML file" in err
+    Image.new("L", (8, 8)).save(tmp_path / "bad.png")
+    for command in ("train", "compare", "tune"):
+        code, _, err = saccade(command, tmp_path / "bad.png", "--out", tmp_path / "out")
+        assert code == 2
+        assert "bad.png' is a file of another kind: wants a recipe's name or a file that" in err
     (tmp_path / "digits-quick").mkdir()
     monkeypatch.chdir(tmp_path)
     assert saccade("train", "digits-quick", "--print-config")[0] == 0

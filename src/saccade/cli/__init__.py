@@ -1,12 +1,13 @@
 """The `saccade` command: a table of sub-commands that are imported when they are asked for.
 
 Results go to stdout, logs and progress to stderr. A user's mistake becomes one line and an exit
-code: 2 usage or configuration, 3 data, 4 training failed, 75 preempted and resumable, 130 Ctrl-C,
-143 SIGTERM to a command that cannot be resumed.
+code: 2 usage or configuration, 3 data, 4 training failed or the disk is full, 75 preempted and
+resumable, 130 Ctrl-C, 143 SIGTERM to a command that cannot be resumed.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -21,7 +22,7 @@ from typer.core import TyperGroup
 
 from saccade.cli.interrupts import catch_interrupts, halting
 from saccade.cli.mistakes import told_in_a_line
-from saccade.errors import SaccadeError, near_matches
+from saccade.errors import SaccadeError, TrainingError, near_matches
 from saccade.version import __version__
 
 __all__ = ["main"]
@@ -47,6 +48,9 @@ MODULES = {"list": "list_names"}
 
 RESUMABLE = {"train", "compare", "tune"}
 """Sub-commands with a --resume: SIGTERM ends them with the code for "start me again"."""
+
+FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""What the system says where there is no room for a file, or for what goes to stdout."""
 
 
 class _LazyGroup(TyperGroup):
@@ -151,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except OSError as error:
         _complain(error, f"{error}", debug=debug)
-        sys.exit(1)
+        sys.exit(TrainingError.exit_code if error.errno in FULL_DISK else 1)
     except Exception as error:
         told = f"{type(error).__name__}: {error}".splitlines()[0]
         _complain(error, f"unexpected {told} (--debug shows where)", debug=debug)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saccade.cli.lists import words
+from saccade.cli.recipes import check_recipe
 from saccade.cli.tables import print_table
 from saccade.errors import ConfigError, Preempted, TrainingError
 
@@ -65,13 +66,19 @@ def compare(
     except (Preempted, TrainingError):
         if (out / "results.json").exists():
             so_far = json.loads((out / "results.json").read_text(encoding="utf-8"))
-            _show(so_far, out, None, as_json=as_json)
+            if as_json or _has_runs(so_far):
+                _show(so_far, out, None, as_json=as_json)
         raise
-    page = _report(out) if any(row["runs"] for row in results["rows"]) else None
+    page = _report(out) if _has_runs(results) else None
     _show(results, out, page, as_json=as_json)
     if results["left_out"]:
         left = results["left_out"]
         raise TrainingError(f"{len(left)} run(s) failed; {left[0]['run']}: {left[0]['reason']}")
+
+
+def _has_runs(results: dict[str, Any]) -> bool:
+    """Whether there is anything to show."""
+    return any(row["runs"] for row in results["rows"])
 
 
 def _plan(
@@ -81,6 +88,7 @@ def _plan(
     from saccade.study.comparison import ComparisonFolder, make_plan
 
     if recipe is not None and "=" not in recipe:
+        check_recipe(recipe)
         return make_plan(recipe, overrides, **given)
     if resumed is None:
         raise ConfigError("RECIPE is needed: see `saccade list recipes`")

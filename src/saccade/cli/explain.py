@@ -113,8 +113,10 @@ def _indices(option: str, text: str | None) -> list[int] | None:
         parts = re.fullmatch(r"(-?\d+)(?:-(\d+))?", word.strip())
         if parts is None:
             raise ConfigError(f"{option} {text!r}: expected numbers such as 0,2-4 or -1, or all")
-        first = int(parts[1])
-        found += range(first, int(parts[2]) + 1) if parts[2] else [first]
+        first, last = int(parts[1]), int(parts[2] or parts[1])
+        if last < first:
+            raise ConfigError(f"{option} {text!r}: {word.strip()!r} ends before it begins")
+        found += range(first, last + 1)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, near_matches
 
 __all__ = ["told_in_a_line"]
 
@@ -52,8 +52,8 @@ def _complaint(error: Any, command: Any) -> str:
     """What is wrong; errors are known by name, since none of their classes is public."""
     param = getattr(error, "param", None)
     option = getattr(error, "option_name", None)
-    near = getattr(error, "possibilities", None)
     if type(error).__name__ == "NoSuchOption":
+        near = _near_options(str(option), command)
         hint = f": did you mean {' or '.join(map(repr, near))}?" if near else ""
         return f"unknown option {option!r}{hint}"
     if type(error).__name__ == "MissingParameter" and param is not None:
@@ -64,6 +64,13 @@ def _complaint(error: Any, command: Any) -> str:
     known = [own for own in getattr(command, "params", ()) if option in own.opts]
     wants = _accepted(known[0]) if known and "requires" in told else ""
     return f"{told[:1].lower()}{told[1:]}{wants}"
+
+
+def _near_options(option: str, command: Any) -> list[str]:
+    """The command's own options that look like one, dashes apart: those look alike in all."""
+    names = [name for own in command.params for name in (*own.opts, *own.secondary_opts)]
+    known = {name.lstrip("-"): name for name in (*names, "--help")}
+    return [known[name] for name in near_matches(option.lstrip("-"), known)]
 
 
 def _name(param: Any) -> str:

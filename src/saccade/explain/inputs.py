@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from saccade.train.pictures import find_pictures, normalise, open_picture
 __all__ = ["Album", "Picture", "check_same_images", "pixels_at", "shown"]
 
 PLACE = re.compile(r"(train|val|test):(\d+)(?:-(\d+))?")
+LIKE_PLACE = re.compile(r"\w+:[-\w]*")
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Album:
         found: list[str] = []
         for word in words:
             place = PLACE.fullmatch(word)
-            found += find_pictures([word]) if place is None else self._places(word, *place.groups())
+            found += self._files(word) if place is None else self._places(word, *place.groups())
         return found
 
     def open(self, name: str) -> Picture:
@@ -77,10 +79,20 @@ class Album:
         split: Split = getattr(self.splits, part)
         return pixels_at(split, int(index)), int(split.labels[int(index)])
 
+    def _files(self, word: str) -> list[str]:
+        if LIKE_PLACE.fullmatch(word) and not Path(word).exists():
+            raise DataError(
+                f"IMAGE {word!r}: neither a file nor an image of the run's data, which are called "
+                "train:0, val:0 or test:0-4"
+            )
+        return find_pictures([word])
+
     def _places(self, word: str, part: str, first: str, last: str | None) -> list[str]:
         count = len(getattr(self.splits, part))
         wanted = range(int(first), int(last or first) + 1)
-        if not wanted or wanted[-1] >= count:
+        if not wanted:
+            raise DataError(f"IMAGE {word!r}: the range ends before it begins")
+        if wanted[-1] >= count:
             has = f"has images 0 to {count - 1}" if count else "is empty"
             raise DataError(f"IMAGE {word!r}: the {part} set of the run's data {has}")
         return [f"{part}:{index}" for index in wanted]
