@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from saccade.report.class_figures import class_accuracy, confusion, spread_classes
+from saccade.report.class_figures import WRONG, class_accuracy, confusion, shaded, spread_classes
 from saccade.report.classes import ClassCounts
 from saccade.report.collect import collect
 from saccade.report.comparison_figures import pareto, pareto_front
@@ -152,6 +152,18 @@ def test_confusion_of_any_number_of_classes(classes: int) -> None:
     drawing = confusion(counts, [f"class {k}" for k in range(classes)])
     assert drawing.png.startswith(b"\x89PNG")
     assert ("<image" in drawing.svg) == (classes == 100)
+
+
+def opacities(drawing: Drawing) -> set[str]:
+    """Of the cells of mistakes."""
+    return set(re.findall(rf"fill: {WRONG}; fill-opacity: ([\d.]+)", drawing.svg))
+
+
+def test_mistakes_of_every_share_look_different() -> None:
+    counts = ClassCounts(np.array([[79, 21, 0], [72, 28, 0], [1, 0, 99]]))
+    assert len(opacities(confusion(counts, ["a", "b", "c"]))) == 3
+    rare, some, many = (shaded(counts)[cell][3] for cell in ((2, 0), (0, 1), (1, 0)))
+    assert 0.2 < rare < some - 0.2 < many - 0.4 < 1
 
 
 def labelled(text: str) -> Drawing:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from saccade.report.classes import ClassCounts, Reliability
 from saccade.report.look import (
@@ -20,19 +21,27 @@ from saccade.report.look import (
     shortened,
 )
 
-__all__ = ["MOST_CLASSES", "class_accuracy", "confusion", "reliability_diagram", "spread_classes"]
+__all__ = [
+    "MOST_CLASSES",
+    "class_accuracy",
+    "confusion",
+    "reliability_diagram",
+    "shaded",
+    "spread_classes",
+]
 
 MOST_CLASSES = 20
 """More classes than this are an image without names in the confusion, and a choice in the dots."""
 
 RIGHT, WRONG = PAGE_COLOURS["good"].light, PAGE_COLOURS["bad"].light
 STRONGEST = 0.6
+"""Opacity of a cell that holds a number, at the most."""
 
 
 def confusion(counts: ClassCounts, names: Sequence[str]) -> Drawing:
     """Shares of each true class: recognised in one colour, mistaken in another.
 
-    The mistakes are shaded by the square root of their share, since they are few.
+    The mistakes are shaded by the cube root of their share, since most of them are rare.
     """
     size = len(names)
     longest = max(len(shortened(name, 12)) for name in names) if size <= MOST_CLASSES else 0
@@ -50,7 +59,7 @@ def confusion(counts: ClassCounts, names: Sequence[str]) -> Drawing:
         if size > MOST_CLASSES:
             axes.set_xticks([])
             axes.set_yticks([])
-            axes.imshow(_shaded(counts), interpolation="none", aspect="auto")
+            axes.imshow(shaded(counts), interpolation="none", aspect="auto")
             return
         ticks = [shortened(name, 12) for name in names]
         axes.set_xticks(range(size), ticks, rotation=90 if longest > 2 else 0)
@@ -66,24 +75,17 @@ def confusion(counts: ClassCounts, names: Sequence[str]) -> Drawing:
     )
 
 
-def _strength(share: float, *, is_right: bool) -> float:
-    return STRONGEST * (share if is_right else min(1.0, share * 5) ** 0.5)
-
-
 def _paint_cells(axes: Any, counts: ClassCounts) -> None:
     from matplotlib.collections import PatchCollection
-    from matplotlib.colors import to_rgba
     from matplotlib.patches import Rectangle
 
-    shares = np.nan_to_num(counts.shares)
+    shares, colours = np.nan_to_num(counts.shares), shaded(counts)
+    colours[..., 3] *= STRONGEST
     cells = list(zip(*np.nonzero(shares), strict=True))
     axes.add_collection(
         PatchCollection(
             [Rectangle((j - 0.47, i - 0.47), 0.94, 0.94) for i, j in cells],
-            facecolors=[
-                to_rgba(RIGHT if i == j else WRONG, _strength(shares[i, j], is_right=i == j))
-                for i, j in cells
-            ],
+            facecolors=[colours[cell] for cell in cells],
             linewidths=0,
         )
     )
@@ -92,14 +94,14 @@ def _paint_cells(axes: Any, counts: ClassCounts) -> None:
         axes.text(j, i, text, ha="center", va="center", fontsize=7)
 
 
-def _shaded(counts: ClassCounts) -> Any:
+def shaded(counts: ClassCounts) -> NDArray[Any]:
     """(K, K, 4) colours, the shares as opacity so that they suit light and dark ground."""
     from matplotlib.colors import to_rgba
 
     shares = np.nan_to_num(counts.shares)
     image = np.empty((*shares.shape, 4))
     image[:] = to_rgba(WRONG)
-    image[..., 3] = np.clip(shares * 5, 0, 1) ** 0.5
+    image[..., 3] = np.cbrt(shares)
     diagonal = np.arange(len(shares))
     image[diagonal, diagonal] = to_rgba(RIGHT)
     image[diagonal, diagonal, 3] = shares.diagonal()

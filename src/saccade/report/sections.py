@@ -286,7 +286,8 @@ def _classes(story: Story) -> Iterator[Block]:
         yield Figures([Figure("class_accuracy", "Accuracy of each class", text, dots)])
     yield (
         "Confusion, in percent of each true class over all seeds: recognised images on the "
-        "diagonal, mistakes in the warmer colour."
+        "diagonal, mistakes in the warmer colour, which deepens with the cube root of their share "
+        "so that rare ones are seen."
     )
     yield Figures(
         [
