@@ -1,13 +1,17 @@
 """`saccade compare` as it is typed: what it prints, and what it says to mistakes."""
 
 import json
+import os
 import shutil
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 
 from saccade.study.comparison import ComparisonFolder, Job, Plan
 from tests.cli.conftest import Saccade
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -57,6 +61,25 @@ def test_a_failure_ends_with_its_reason_and_code_4(saccade: Saccade, tmp_path: P
     assert "2 run(s) failed; softmax/seed-0: " in err.splitlines()[-1]
     assert "not finite" in err.splitlines()[-1]
     assert "softmax" in out
+
+
+def interrupt_the_first_run(out: Path) -> None:
+    """Ctrl-C to this process, once the comparison in it has begun to train."""
+    wait_until(lambda: list(out.glob("runs/*/seed-0/status.json")))
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_before_any_run_is_done_prints_one_line(
+    saccade: Saccade, tmp_path: Path
+) -> None:
+    out = tmp_path / "study"
+    user = threading.Thread(target=interrupt_the_first_run, args=[out])
+    user.start()
+    words = ["digits-quick", "train.epochs=400", "--attention", "softmax,taylor", "--seeds", 1]
+    code, printed, told = saccade("compare", *words, "--out", out)
+    user.join()
+    assert (code, printed) == (130, "")
+    assert told.splitlines()[-1] == "saccade: stopped with 0 of 2 runs done; go on with --resume"
 
 
 @pytest.mark.parametrize(
