@@ -91,7 +91,13 @@ def test_a_dead_attention_is_called_worse_and_a_small_gap_is_not(study: Findings
 
 
 def test_equal_differences_are_told_once(study: Findings) -> None:
-    numbers = {"low": -0.9, "high": -0.1, "p_value": 0.001, "p_corrected": 0.002, "seeds": 3}
+    numbers = {
+        "low": -0.9,
+        "high": -0.1,
+        "p_value": 0.001,
+        "p_corrected": 0.002,
+        "seeds": (0, 1, 2),
+    }
     base, *others = study.rows
     rows = [
         replace(row, against_baseline=Claim(row.label, "softmax", size, **numbers))
@@ -103,7 +109,7 @@ def test_equal_differences_are_told_once(study: Findings) -> None:
 
 
 def test_a_claim_goes_by_the_corrected_value() -> None:
-    numbers = {"difference": 0.01, "low": 0.001, "high": 0.02, "p_value": 0.01, "seeds": 3}
+    numbers = {"difference": 0.01, "low": 0.001, "high": 0.02, "p_value": 0.01, "seeds": (0, 1, 2)}
     assert Claim("a", "b", **numbers, p_corrected=0.049).holds
     assert not Claim("a", "b", **numbers, p_corrected=0.051).holds
 

@@ -44,13 +44,63 @@ def test_a_pair_has_the_seeds_that_both_have(tmp_path: Path) -> None:
         make_run(tmp_path / "runs" / "performer" / f"seed-{seed}", "performer", seed, accuracy=0.8)
     found = find(collect(tmp_path))
     assert {claim.first: claim.seeds for claim in found.against_baseline} == {
-        "taylor": 2,
-        "performer": 1,
+        "taylor": (0, 1),
+        "performer": (1,),
     }
     told = headline(found, "digits")
     assert told.startswith("taylor is more accurate than softmax")
     assert "With one seed, performer is more accurate than softmax" in told
     assert f"{BOTH}, or images alone where two have one seed in common." in page_of(tmp_path)
+
+
+def make_seeds(folder: Path, **seeds: tuple[int, ...]) -> Path:
+    """Runs of each attention with seeds of its own."""
+    for place, (attention, own) in enumerate(seeds.items()):
+        for seed in own:
+            accuracy = 0.5 + 0.2 * place
+            make_run(folder / attention / str(seed), attention, seed, accuracy=accuracy)
+    return folder
+
+
+def test_where_rows_have_other_seeds_the_table_says_which_count(tmp_path: Path) -> None:
+    page = page_of(make_seeds(tmp_path, softmax=(0, 1), taylor=(1, 2), performer=(7,)))
+    header = next(line for line in page.splitlines() if line.startswith("| attention"))
+    place = header.split("|").index(" shared seeds ")
+    shown = {
+        row.split("|")[1].strip(): row.split("|")[place].strip()
+        for row in page.splitlines()
+        if row.startswith(("| softmax |", "| taylor |", "| performer |"))
+        and row.count("|") == header.count("|")
+    }
+    assert shown == {"softmax": "–", "taylor": "1", "performer": "–"}
+    assert "over the seeds that a row shares with softmax" in page
+    assert "beside it; performer shares none." in page
+    assert "intervals over new images, and over new seeds where there are several." in page
+    assert "chance: none has more than one seed in common with softmax." in page
+    assert "there is one seed" not in page
+
+
+def test_where_rows_have_the_same_seeds_nothing_is_said_of_them(tmp_path: Path) -> None:
+    page = page_of(make_seeds(tmp_path, softmax=(0, 1), taylor=(0, 1)))
+    assert "shared seeds" not in page
+    assert "shares with" not in page
+
+
+@pytest.mark.parametrize(
+    ("seeds", "told"),
+    [
+        ({"softmax": (0,), "taylor": (1,)}, "the two have no seed in common."),
+        (
+            {"softmax": (0,), "taylor": (1,), "performer": (2,)},
+            "none has a seed in common with softmax.",
+        ),
+    ],
+)
+def test_no_seed_in_common_is_no_lack_of_predictions(
+    tmp_path: Path, seeds: dict[str, tuple[int, ...]], told: str
+) -> None:
+    found = find(collect(make_seeds(tmp_path, **seeds)))
+    assert headline(found, "digits").endswith(f"no difference can be claimed: {told}")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +117,9 @@ def test_a_span_of_nothing_is_one_number(
     found = find(collect(tmp_path))
     base, *others = found.rows
     rows = [
-        replace(row, against_baseline=Claim(row.label, "softmax", size, -0.1, 0.1, 0.9, 1.0, 2))
+        replace(
+            row, against_baseline=Claim(row.label, "softmax", size, -0.1, 0.1, 0.9, 1.0, (0, 1))
+        )
         for row, size in zip(others, sizes, strict=True)
     ]
     assert told in headline(replace(found, rows=[base, *rows]), "digits")

@@ -25,7 +25,7 @@ class Claim:
 
     Attributes:
         p_corrected: Holm's.
-        seeds: How many both were trained with; one seed cannot tell of others.
+        seeds: Those that both were trained with, and that it was taken over.
     """
 
     first: str
@@ -35,12 +35,17 @@ class Claim:
     high: float
     p_value: float
     p_corrected: float
-    seeds: int
+    seeds: tuple[int, ...]
 
     @property
     def holds(self) -> bool:
         """Whether the evidence carries it."""
         return self.p_corrected < SIGNIFICANT
+
+    @property
+    def has_one_seed(self) -> bool:
+        """Whether it cannot tell of other seeds."""
+        return len(self.seeds) == 1
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ def answers_of(group: Group) -> dict[int, Answers]:
 
 def tables_of(*answers: Mapping[int, Answers]) -> list[NDArray[Any]] | None:
     """(seeds, images) tables of what was right, for the seeds that all have; None without pairs."""
-    seeds = sorted(set.intersection(*(set(own) for own in answers)))
+    seeds = _shared_seeds(*answers)
     targets = [own[seed].target for own in answers for seed in seeds]
     if not targets or len(targets[0]) < 2:
         return None
@@ -84,15 +89,20 @@ def tables_of(*answers: Mapping[int, Answers]) -> list[NDArray[Any]] | None:
     return [np.stack([own[seed].right for seed in seeds]) for own in answers]
 
 
+def _shared_seeds(*answers: Mapping[int, Answers]) -> tuple[int, ...]:
+    return tuple(sorted(set.intersection(*(set(own) for own in answers))))
+
+
 def compare(
     pairs: Sequence[tuple[str, str]], answers: Mapping[str, Mapping[int, Answers]]
 ) -> list[Claim]:
     """The differences of all pairs that saw the same images, corrected together."""
     found = []
     for first, second in pairs:
-        tables = tables_of(answers[first], answers[second])
+        both = answers[first], answers[second]
+        tables = tables_of(*both)
         if tables is not None:
-            found.append((first, second, paired_difference(*tables), len(tables[0])))
+            found.append((first, second, paired_difference(*tables), _shared_seeds(*both)))
     corrected = holm([difference.p_value for _, _, difference, _ in found])
     return [
         Claim(first, second, own.mean, own.low, own.high, own.p_value, p, seeds)

@@ -95,6 +95,18 @@ class Findings:
         return one_attention and not all(g.named.issuperset(self.differing) for g in self.groups)
 
     @property
+    def has_mixed_seeds(self) -> bool:
+        """Whether some difference is not over all seeds that there are."""
+        seeds = frozenset[int]().union(*(group.seeds for group in self.groups))
+        return any(seeds != set(claim.seeds) for claim in (*self.against_baseline, *self.others))
+
+    @property
+    def without_shared_seed(self) -> list[str]:
+        """The groups that have no seed in common with the baseline."""
+        base = next(group for group in self.groups if group.label == self.baseline)
+        return [group.label for group in self.groups if not group.seeds & base.seeds]
+
+    @property
     def has_intervals(self) -> bool:
         """Whether any accuracy comes with one."""
         return any(row.accuracy_low is not None for row in self.rows)
@@ -174,18 +186,17 @@ def _row(
     group: Group, answers: Mapping[int, Answers], claim: Claim | None, noted: Mapping[str, Any]
 ) -> Row:
     tables = tables_of(answers)
-    seeds = len({run.config.run.seed for run in group.runs})
     accuracies = group.measured("test_accuracy") or group.measured("val_accuracy_best")
     interval = accuracy_interval(tables[0]) if tables else _noted_interval(noted)
     return Row(
         label=group.label,
         runs=len(group.runs),
-        seeds=seeds,
+        seeds=len(group.seeds),
         accuracy=interval.mean if interval else fmean(accuracies),
         accuracy_low=interval.low if interval else None,
         accuracy_high=interval.high if interval else None,
         accuracies=tuple(accuracies),
-        against_baseline=claim or _noted_claim(noted, group.label, seeds),
+        against_baseline=claim or _noted_claim(noted, group),
         seconds_per_epoch=_median(group.measured("seconds_per_epoch")),
         img_per_s=_median(group.measured("img_per_s")),
         latency_ms=number(noted.get("latency_ms")),
@@ -265,13 +276,14 @@ def _noted_interval(noted: Mapping[str, Any]) -> Interval | None:
     return Interval(*known) if len(known) == len(values) else None
 
 
-def _noted_claim(noted: Mapping[str, Any], label: str, seeds: int) -> Claim | None:
+def _noted_claim(noted: Mapping[str, Any], group: Group) -> Claim | None:
     keys = ("difference", "difference_low", "difference_high", "p_value", "p_corrected")
     known = [value for key in keys if (value := number(noted.get(key))) is not None]
     if len(known) < len(keys):
         return None
     difference, low, high, p_value, p_corrected = known
-    return Claim(label, noted["baseline"], difference, low, high, p_value, p_corrected, seeds)
+    seeds = tuple(sorted(group.seeds))
+    return Claim(group.label, noted["baseline"], difference, low, high, p_value, p_corrected, seeds)
 
 
 def _baseline(evidence: Evidence, labels: Sequence[str]) -> str:

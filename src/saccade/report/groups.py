@@ -44,6 +44,11 @@ class Group:
         """The data set that its runs were made on."""
         return self.runs[0].dataset
 
+    @property
+    def seeds(self) -> frozenset[int]:
+        """The seeds of its runs."""
+        return frozenset(run.config.run.seed for run in self.runs)
+
     def measured(self, key: str) -> list[float]:
         """A number of every run's summary, those without it left out."""
         return [value for run in self.runs if (value := run.measured(key)) is not None]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from saccade.report.claims import Claim
 from saccade.report.class_figures import (
     MOST_CLASSES,
     class_accuracy,
@@ -145,7 +144,7 @@ def _claims(story: Story) -> Iterator[Block]:
     yield (
         f"Differences in {found.measure} on the same images and seeds, each with a paired test "
         f"and Holm's correction for {count(len(claims), 'comparison')} with {found.baseline}. "
-        f"{_chance(claims)}"
+        f"{_chance(found)}"
     )
     yield Items([sentence(claim) for claim in claims])
     yield Figures(
@@ -159,7 +158,7 @@ def _claims(story: Story) -> Iterator[Block]:
             )
         ]
     )
-    if any(claim.seeds == 1 for claim in claims):
+    if any(claim.has_one_seed for claim in claims):
         yield (
             "With a single seed an interval covers new images and not new seeds: a difference may "
             "be the luck of that seed."
@@ -169,14 +168,18 @@ def _claims(story: Story) -> Iterator[Block]:
         yield _of_others(len(found.others), len(holding), found.baseline)
         if holding:
             yield Items([sentence(claim) for claim in holding])
-        yield pairs_table(found.others)
+        yield pairs_table(found)
 
 
-def _chance(claims: Sequence[Claim]) -> str:
+def _chance(found: Findings) -> str:
     """What the tests take for chance."""
-    single = [claim.seeds == 1 for claim in claims]
+    single = [claim.has_one_seed for claim in found.against_baseline]
     if all(single):
-        return "Only images count as chance: there is one seed."
+        shared = f"none has more than one seed in common with {found.baseline}"
+        return (
+            "Only images count as chance: "
+            f"{shared if found.has_mixed_seeds else 'there is one seed'}."
+        )
     both = "Images and seeds both count as chance"
     return (
         f"{both}, or images alone where two have one seed in common." if any(single) else f"{both}."

@@ -10,7 +10,7 @@ from saccade.report.classes import ClassCounts, Reliability
 from saccade.report.collect import LeftOut
 from saccade.report.findings import Findings, Row
 from saccade.report.page import NOTHING, Cell, Column, Table
-from saccade.report.words import GLUE, interval, p_text, percent, points, significant
+from saccade.report.words import GLUE, interval, listed, p_text, percent, points, significant
 
 __all__ = [
     "calibration_table",
@@ -48,11 +48,7 @@ def summary_table(found: Findings) -> Table:
         ),
         Column("accuracy_low"),
         Column("accuracy_high"),
-        Column("difference", f"points to {found.baseline} [95{GLUE}%]"),
-        Column("difference_low"),
-        Column("difference_high"),
-        Column("p_corrected", "p (Holm)"),
-        Column("p_value"),
+        *_difference_columns(found, f"points to {found.baseline} [95{GLUE}%]"),
         Column("seconds_per_epoch", "s/epoch"),
         Column("img_per_s", "img/s"),
         Column("latency_ms", _latency(found.latency_batch)),
@@ -67,19 +63,42 @@ def summary_table(found: Findings) -> Table:
 
 
 def _note(found: Findings) -> str:
-    repeated = any(row.seeds > 1 for row in found.rows)
-    brackets = (
-        "Brackets hold 95 % intervals over new seeds and new images."
-        if repeated
-        else "Brackets hold 95 % intervals over new images; new seeds would widen them."
-    )
     bold = (
         "Bold: ahead of every other by more than chance. For accuracy, each difference holds after "
         "Holm's correction; for what was timed or weighed in every run, the worst run beats the "
         "best run of all others."
     )
-    told = [(brackets, found.has_intervals), (bold, any(row.best for row in found.rows))]
+    told = [
+        (_brackets(found), found.has_intervals),
+        (_seeds(found), found.has_mixed_seeds),
+        (bold, any(row.best for row in found.rows)),
+    ]
     return " ".join(text for text, applies in told if applies)
+
+
+def _brackets(found: Findings) -> str:
+    several = [row.seeds > 1 for row in found.rows]
+    several += [not claim.has_one_seed for claim in found.against_baseline]
+    if all(several):
+        return "Brackets hold 95 % intervals over new seeds and new images."
+    if any(several):
+        return (
+            "Brackets hold 95 % intervals over new images, and over new seeds where there are "
+            "several."
+        )
+    return "Brackets hold 95 % intervals over new images; new seeds would widen them."
+
+
+def _seeds(found: Findings) -> str:
+    """What a difference is over where rows have different seeds."""
+    told = (
+        f"A difference is over the seeds that a row shares with {found.baseline}, so it need not "
+        "be that of the accuracies beside it"
+    )
+    alone = found.without_shared_seed
+    if not alone:
+        return f"{told}."
+    return f"{told}; {listed(alone)} {'shares' if len(alone) == 1 else 'share'} none."
 
 
 def _latency(batch: int | None) -> str:
@@ -113,10 +132,21 @@ def _summary_row(row: Row, unit: float) -> list[Cell]:
     ]
 
 
+def _difference_columns(found: Findings, title: str) -> list[Column]:
+    return [
+        Column("difference", title),
+        Column("difference_low"),
+        Column("difference_high"),
+        Column("p_corrected", "p (Holm)"),
+        Column("p_value"),
+        Column("shared_seeds", "shared seeds" if found.has_mixed_seeds else "", is_number=False),
+    ]
+
+
 def _difference(claim: Claim | None) -> list[Cell]:
-    """Difference, its bounds, and p corrected and not."""
+    """Difference, its bounds, p corrected and not, and the seeds it was taken over."""
     if claim is None:
-        return [Cell(NOTHING), _bare(None), _bare(None), Cell(NOTHING), _bare(None)]
+        return [Cell(NOTHING), _bare(None), _bare(None), Cell(NOTHING), _bare(None), Cell(NOTHING)]
     bounds = f"[{points(claim.low)}, {points(claim.high)}]"
     return [
         Cell(f"{points(claim.difference)} {bounds}", claim.difference, claim.holds),
@@ -124,24 +154,21 @@ def _difference(claim: Claim | None) -> list[Cell]:
         _bare(claim.high),
         Cell(p_text(claim.p_corrected, bare=True), claim.p_corrected),
         _bare(claim.p_value),
+        _text(", ".join(map(str, claim.seeds))),
     ]
 
 
-def pairs_table(claims: Sequence[Claim]) -> Table:
+def pairs_table(found: Findings) -> Table:
     """Every pair without the baseline."""
     columns = (
         Column("first", "first", is_number=False),
         Column("second", "second", is_number=False),
-        Column("difference", f"points [95{GLUE}%]"),
-        Column("difference_low"),
-        Column("difference_high"),
-        Column("p_corrected", "p (Holm)"),
-        Column("p_value"),
+        *_difference_columns(found, f"points [95{GLUE}%]"),
         Column("verdict", "verdict", is_number=False),
     )
     rows = [
         [_text(claim.first), _text(claim.second), *_difference(claim), _text(_verdict(claim))]
-        for claim in claims
+        for claim in found.others
     ]
     title = "The other pair" if len(rows) == 1 else f"The other {len(rows)} pairs"
     return Table("pairs", title, columns, rows, folded=True)

@@ -82,7 +82,7 @@ def sentence(claim: Claim) -> str:
     """What may be said about two groups."""
     bounds = f"[{points(claim.low)},{GLUE}{points(claim.high)}]"
     told = f"{points(claim.difference)} points {bounds}, {p_text(claim.p_corrected)} (Holm)"
-    told += ", one seed" if claim.seeds == 1 else ""
+    told += ", one seed" if claim.has_one_seed else ""
     if not claim.holds:
         return f"{claim.first} and {claim.second}: no difference can be claimed, {told}."
     word = "better" if claim.difference > 0 else "worse"
@@ -169,14 +169,23 @@ def _of_unpaired(found: Findings, dataset: str) -> str:
     link = "and" if len(top) == len(found.rows) else "but"
     return (
         f"{told} {found.measure} on {dataset}, {highest}, {link} no difference can be claimed: "
-        "the runs kept no predictions of the same images."
+        f"{_why_unpaired(found)}."
     )
+
+
+def _why_unpaired(found: Findings) -> str:
+    others = len(found.rows) - 1
+    if not found.images or len(found.without_shared_seed) < others:
+        return "the runs kept no predictions of the same images"
+    if others == 1:
+        return "the two have no seed in common"
+    return f"none has a seed in common with {found.baseline}"
 
 
 def _by_seeds(claims: Sequence[Claim]) -> Iterator[tuple[str, list[Claim]]]:
     """Those of several seeds and those of one, where there are any, with words to open with."""
     for opening, is_one in (("", False), ("With one seed, ", True)):
-        some = [claim for claim in claims if (claim.seeds == 1) is is_one]
+        some = [claim for claim in claims if claim.has_one_seed is is_one]
         if some:
             yield opening, some
 
