@@ -292,9 +292,13 @@ def test_tiles_that_fill_no_round_are_split(tiles, most_splits, shares):
 
 @two_processors
 @pytest.mark.usefixtures("few_processors")
-@pytest.mark.parametrize("masked", [False, True])
-def test_whole_and_split_tiles_add_up(masked, monkeypatch):
-    shape = {"batch": 1, "heads": 1, "queries": 9, "keys": 300, "dim": 20, "masked": masked}
+@pytest.mark.parametrize(
+    ("dim", "keys", "masked"),
+    [(20, 300, False), (20, 300, True), (32, 352, False)],
+    ids=["uneven", "masked", "whole blocks, six and five"],
+)
+def test_whole_and_split_tiles_add_up(dim, keys, masked, monkeypatch):
+    shape = {"batch": 1, "heads": 1, "queries": 9, "keys": keys, "dim": dim, "masked": masked}
     launched, launch_of = [], sums._state_launch
 
     def noted(form, of_queries, *tiles):

@@ -148,7 +148,7 @@ def _loop(f: Form, size: Blocks, of_queries: bool) -> tuple[int, Numbers, Consta
         "BLOCK": size.block,
         "TEMPERED": of_queries and f.normalised,
         "WEIGHTED": of_queries,
-        "EVEN": f.is_even(tokens, per_split),
+        "EVEN": f.is_even(tokens, size.block),
         **f.flags(masked=not of_queries),
         **size.options(),
     }
@@ -216,7 +216,7 @@ def _state_launch(f: Form, of_queries: bool, first: int, tiles: int, splits: int
         "TILES": f.tiles,
         "PAIRS": f.pairs,
         "BLOCK": size.block,
-        "EVEN": f.is_even(tokens, per_split),
+        "EVEN": f.is_even(tokens, size.block),
         **f.flags(masked=not of_queries),
         **size.options(),
     }
