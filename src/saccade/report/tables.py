@@ -148,13 +148,14 @@ def _difference(claim: Claim | None) -> list[Cell]:
     if claim is None:
         return [Cell(NOTHING), _bare(None), _bare(None), Cell(NOTHING), _bare(None), Cell(NOTHING)]
     bounds = f"[{points(claim.low)}, {points(claim.high)}]"
+    seeds = [str(seed) for seed in claim.seeds]
     return [
         Cell(f"{points(claim.difference)} {bounds}", claim.difference, claim.holds),
         _bare(claim.low),
         _bare(claim.high),
         Cell(p_text(claim.p_corrected, bare=True), claim.p_corrected),
         _bare(claim.p_value),
-        _text(", ".join(map(str, claim.seeds))),
+        Cell(f",{GLUE}".join(seeds), ", ".join(seeds)),
     ]
 
 
