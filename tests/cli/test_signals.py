@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from saccade.cli.interrupts import Halted, catch_interrupts
+from saccade.cli.interrupts import AGAIN_S, REMINDER, Halted, catch_interrupts
 from saccade.runs import RunFolder
 from tests.report.made_runs import make_study
 from tests.waiting import PATIENCE_S, wait_until
@@ -61,6 +61,49 @@ def test_an_interrupt_waits_for_modules_that_are_being_loaded(
     with pytest.raises(KeyboardInterrupt), catch_interrupts([signal.SIGINT]):
         load_and_go_on("optional_part")
     assert sys.modules["optional_part"].LOADED
+
+
+LOADING_FOR_LONG = """
+import os, signal, time
+os.kill(os.getpid(), signal.SIGINT)
+time.sleep(0.2)
+print("the first one waits", flush=True)
+os.kill(os.getpid(), signal.SIGINT)
+time.sleep(0.2)
+print("the second one waits", flush=True)
+"""
+
+LOAD = """
+import signal
+from saccade.cli.interrupts import catch_interrupts
+with catch_interrupts([signal.SIGINT]):
+    import slow_part
+"""
+
+
+def test_a_second_ctrl_c_does_not_wait_for_modules(tmp_path: Path) -> None:
+    (tmp_path / "slow_part.py").write_text(LOADING_FOR_LONG)
+    command = [sys.executable, "-c", LOAD]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGINT  # 130 to a shell
+    assert done.stdout == b"the first one waits\n"
+
+
+def test_no_reminder_outlives_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would end the process: whoever came before has no handler for it."""
+    (tmp_path / "quick_part.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    reminded = []
+    before = signal.signal(REMINDER, lambda *_: reminded.append("again"))
+    try:
+        with catch_interrupts([signal.SIGTERM]):
+            import_module("quick_part")
+        time.sleep(3 * AGAIN_S)
+    finally:
+        signal.signal(REMINDER, before)
+    assert not reminded
 
 
 def take_for_an_error() -> None:

@@ -1,10 +1,11 @@
 """Ctrl-C and SIGTERM for every command: one line, and an exit code that a shell or Slurm can use.
 
 A signal becomes a KeyboardInterrupt, which can get lost. Modules that are being loaded take it for
-something missing and go on without: it waits until they are. Python drops one that is raised inside
-a finaliser or the callback of a weak reference, of which matplotlib is full: it is raised again.
-Compiled code turns one into an error of its own, or into success: whatever a command ends with
-after a signal is the signal's doing.
+something missing and go on without: it waits until they are, and a second Ctrl-C meanwhile is the
+system's, which ends the process. Python drops one that is raised inside a finaliser or the callback
+of a weak reference, of which matplotlib is full: it is raised again. Compiled code turns one into
+an error of its own, or into success: whatever a command ends with after a signal is the signal's
+doing.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Halted", "catch_interrupts", "halting"]
 
 AGAIN_S = 0.02
+REMINDER = signal.SIGALRM
+"""Not the signal itself, so that one sent again is never taken for a second one of the user's."""
 
 
 class Halted(SaccadeError):  # noqa: N818 - it names an event, not a fault
@@ -56,12 +59,14 @@ def catch_interrupts(
         return
     interrupts = _Interrupts()
     before = {number: signal.signal(number, interrupts) for number in numbers}
+    before[REMINDER] = signal.signal(REMINDER, interrupts.again)
     sys.unraisablehook = interrupts.raise_again
     try:
         with interrupts.told(resumable=resumable):
             yield
     finally:
         sys.unraisablehook = interrupts.report_dropped
+        interrupts.forget()
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -80,26 +85,44 @@ class _Interrupts:
 
     def __init__(self) -> None:
         self.signal = 0
+        self._reminder: threading.Timer | None = None
         self.report_dropped = sys.unraisablehook
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
         if not _is_importing(frame):
             raise KeyboardInterrupt(number)
-        self._send_again()
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        self._remind()
+
+    def again(self, number: int, frame: FrameType | None) -> None:
+        """Give a signal that had to wait to whoever handles it by now."""
+        if _is_importing(frame):
+            self._remind()
+            return
+        if self.signal == signal.SIGINT and signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+            signal.signal(signal.SIGINT, self)
+        signal.raise_signal(self.signal)
 
     def raise_again(self, dropped: UnraisableHookArgs) -> None:
         """Take what Python could not raise, and send an interrupt once more."""
         if self.signal and issubclass(dropped.exc_type, KeyboardInterrupt):
-            self._send_again()
+            self._remind()
         else:
             self.report_dropped(dropped)
 
-    def _send_again(self) -> None:
+    def _remind(self) -> None:
         main = threading.main_thread().ident
-        again = threading.Timer(AGAIN_S, signal.pthread_kill, [main, self.signal])
-        again.daemon = True
-        again.start()
+        self._reminder = threading.Timer(AGAIN_S, signal.pthread_kill, [main, REMINDER])
+        self._reminder.daemon = True
+        self._reminder.start()
+
+    def forget(self) -> None:
+        """Have no reminder come after the end, when nobody waits for it."""
+        if self._reminder is not None:
+            self._reminder.cancel()
+            self._reminder.join()
 
     @contextmanager
     def told(self, *, resumable: bool) -> Iterator[None]:
