@@ -4,7 +4,10 @@ import pytest
 
 from saccade.errors import near_matches
 
-KEYS = ["train.epochs", "train.device", "train.precision", "train.ema_decay", "data.root"]
+KEYS = [
+    *("train.epochs", "train.device", "train.precision", "train.ema_decay", "data.root"),
+    *("augment.flip", "augment.mixup", "augment.erase"),
+]
 
 
 @pytest.mark.parametrize(
@@ -15,6 +18,7 @@ KEYS = ["train.epochs", "train.device", "train.precision", "train.ema_decay", "d
         ("train.ema", ["train.ema_decay"]),
         ("data.rot", ["data.root"]),
         ("train.zzz", []),
+        ("augment.zzz", []),
     ],
 )
 def test_only_names_that_are_near_are_suggested(name: str, near: list[str]) -> None:

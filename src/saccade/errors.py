@@ -20,7 +20,8 @@ __all__ = [
     "near_matches",
 ]
 
-BEHIND = 0.1
+LEAST_LIKENESS = 0.45  # of a name that is suggested
+BEHIND = 0.1  # by less than this is a suggestion less like than the best
 
 
 class SaccadeError(Exception):
@@ -76,11 +77,12 @@ def near_matches(name: str, known: Iterable[str]) -> list[str]:
     Those far behind the best are left out. A section that names share, as in `train.epochs`, makes
     no likeness.
     """
-    near = get_close_matches(name, list(known), n=3, cutoff=0.6)
+    known = list(known)
+    near = get_close_matches(name, known, n=len(known) or 1, cutoff=0.6)
     likeness = {other: _likeness(name, other) for other in near}
-    best = max(likeness.values(), default=0.0)
-    near.sort(key=likeness.__getitem__, reverse=True)
-    return [other for other in near if likeness[other] > best - BEHIND]
+    least = max(LEAST_LIKENESS, max(likeness.values(), default=0.0) - BEHIND)
+    near = [other for other in near if likeness[other] >= least]
+    return sorted(near, key=likeness.__getitem__, reverse=True)[:3]
 
 
 def _likeness(name: str, other: str) -> float:

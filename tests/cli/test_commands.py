@@ -66,6 +66,7 @@ def test_every_command_is_listed(saccade: Saccade) -> None:
         ("train --hepl", "unknown option '--hepl': did you mean '--help'? (see `saccade train --"),
         ("bench attention --pass x", "unknown option '--pass': did you mean '--passes'? (see `"),
         ("train --ouf x", "unknown option '--ouf': did you mean '--out'? (see `saccade train"),
+        ("train --recipe x", "unknown option '--recipe' (see `saccade train --help`)"),
         ("bench model --z", "unknown option '--z' (see `saccade bench model --help`)"),
         ("evaluate", "RUN is needed: a run folder (see `saccade evaluate --help`)"),
         ("evaluate x y z", "got unexpected extra argument(s) (y z) (see `saccade evaluate --help`"),

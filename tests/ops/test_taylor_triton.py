@@ -14,7 +14,15 @@ from saccade.errors import ConfigError
 from saccade.ops import taylor_attention
 from saccade.ops.backends import fused_obstacle
 from saccade.ops.taylor import taylorshift_attention
-from saccade.ops.taylor.reference import taylor_attention_reference
+from tests.ops.fused_taylor import (
+    DEVICE,
+    draw,
+    draw_shift,
+    equation,
+    fused,
+    fused_shift,
+    shift_equation,
+)
 from tests.ops.mechanisms import assert_as_good_as_plain, make_inputs, with_gradients
 
 pytest.importorskip("triton")
@@ -23,23 +31,9 @@ from saccade.ops.taylor.triton import efficient, operators, settings, sums
 from saccade.ops.taylor.triton.blocks import TABLE_STEP
 from saccade.ops.taylor.triton.problem import form_of, grain_of
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The interpreter cuts bfloat16 instead of rounding it: that dtype is judged on a GPU.
 DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])]
-COEFFICIENTS = (0.3, -0.7, 1.2)
 both = pytest.mark.parametrize("algorithm", ["direct", "efficient"])
-
-
-@pytest.fixture(params=[16])
-def few_processors(monkeypatch, request):
-    """Play a device so small that sums over few tokens are split, and forget it afterwards."""
-    form_of.cache_clear()
-    monkeypatch.setattr(sums, "multiprocessors", lambda device: request.param)
-    yield
-    form_of.cache_clear()
-
-
-two_processors = pytest.mark.parametrize("few_processors", [2], indirect=True)
 
 
 @pytest.fixture(params=[(9, 0), (8, 0)], ids=["hopper", "ampere"])
@@ -54,46 +48,6 @@ def blocks_of_bfloat16(request, monkeypatch):
     monkeypatch.setattr(settings, "blocks_for", chosen)
     yield
     form_of.cache_clear()
-
-
-def on_device(function, *inputs, **options):
-    moved = [x if x is None else x.to(DEVICE) for x in inputs]
-    mask = options.pop("key_mask", None)
-    mask = mask if mask is None else mask.to(DEVICE)
-    return function(*moved, key_mask=mask, backend="triton", **options).to(inputs[0].device)
-
-
-def fused(algorithm, q, k, v, mask):
-    options = {"algorithm": algorithm, "coefficients": COEFFICIENTS}
-    return on_device(taylor_attention, q, k, v, key_mask=mask, **options)
-
-
-def equation(q, k, v, mask):
-    scale = q.shape[-1] ** -0.5
-    return taylor_attention_reference(
-        q, k, v, scale=scale, coefficients=COEFFICIENTS, key_mask=mask
-    )
-
-
-def fused_shift(algorithm, q, k, v, mask, temperature):
-    options = {"algorithm": algorithm, "normalise_output": True}
-    return on_device(taylorshift_attention, q, k, v, temperature, key_mask=mask, **options)
-
-
-def shift_equation(q, k, v, mask, temperature):
-    q, k = (x / (x**2).sum(dim=-1, keepdim=True).sqrt() for x in (q, k))
-    out = taylor_attention_reference(q * temperature.view(-1, 1, 1), k, v, scale=1.0, key_mask=mask)
-    keys = torch.full((len(q),), k.shape[2]) if mask is None else mask.sum(dim=-1)
-    return out * (keys.to(out.dtype) / k.shape[3]).sqrt().view(-1, 1, 1, 1)
-
-
-def draw(seed, **shape):
-    return list(make_inputs(seed=seed, **shape))
-
-
-def draw_shift(seed, **shape):
-    inputs = draw(seed, **shape)
-    return [*inputs, torch.linspace(0.5, 3.0, inputs[0].shape[1], dtype=torch.float64)]
 
 
 SHAPES = {
@@ -236,99 +190,6 @@ def test_states_larger_than_the_output_are_formed_anew(dim, masked, monkeypatch)
     monkeypatch.setattr(efficient, "_samples_at_once", lambda form: 2)
     torch.testing.assert_close(run(), kept)
     assert samples[-3:] == [2, 2, 1]
-
-
-def test_states_are_kept_where_the_output_is_larger():
-    def keeps(batch, tokens, dim):
-        q = torch.empty(batch, 8, tokens, dim, dtype=torch.bfloat16, device="meta")
-        return efficient.keeps_state(q, q)
-
-    assert keeps(2, 1024, 64)  # few are free
-    assert not keeps(128, 1024, 64)
-    assert keeps(32, 4096, 64)
-    assert not keeps(32, 4096, 128)
-
-
-def test_states_are_small_beside_the_output_and_still_fill_the_device():
-    def samples(batch, tokens, dim):
-        shape, strides = (batch, 8, tokens, dim), (8 * tokens * dim, tokens * dim, dim, 1)
-        rest = (
-            torch.bfloat16,
-            torch.device("cpu"),
-            False,
-            False,
-            1.0,
-            0.5,
-            1.0,
-            1.0,
-            False,
-            "ieee",
-        )
-        return efficient._samples_at_once(form_of(shape, shape, *[strides] * 3, *rest))
-
-    assert samples(4, 1024, 64) == 4  # the states of few samples are free
-    assert samples(32, 4096, 64) == 11  # three times as many tiles as fit at once, and thirds
-    assert samples(8, 16384, 128) == 3
-    assert samples(512, 256, 128) == 5  # more than a share, else multiprocessors are idle
-    assert samples(1, 2048, 128) == 1
-
-
-@pytest.mark.parametrize(
-    ("tiles", "most_splits", "shares"),
-    [
-        (528, 9, (528, 0, 1, 2.0)),  # the device is full twice
-        (640, 9, (528, 112, 2, 2.5)),  # and once more for half as long
-        (880, 9, (792, 88, 3, 3 + 1 / 3)),
-        (160, 9, (0, 160, 3, 2 / 3)),  # more thirds than fit at once, and still sooner
-        (8, 90, (0, 8, 33, 1 / 33)),
-        (250, 9, (250, 0, 1, 1.0)),  # nothing to gain
-        (640, 1, (640, 0, 1, 3.0)),  # too few rows to split
-        (0, 1, (0, 0, 1, 0.0)),
-    ],
-)
-def test_tiles_that_fill_no_round_are_split(tiles, most_splits, shares):
-    assert sums._shares(tiles, 264, most_splits) == pytest.approx(shares)
-
-
-@two_processors
-@pytest.mark.usefixtures("few_processors")
-@pytest.mark.parametrize(
-    ("dim", "keys", "masked"),
-    [(20, 300, False), (20, 300, True), (32, 352, False)],
-    ids=["uneven", "masked", "whole blocks, six and five"],
-)
-def test_whole_and_split_tiles_add_up(dim, keys, masked, monkeypatch):
-    shape = {"batch": 1, "heads": 1, "queries": 9, "keys": keys, "dim": dim, "masked": masked}
-    launched, launch_of = [], sums._state_launch
-
-    def noted(form, of_queries, *tiles):
-        launched.append(tiles)
-        return launch_of(form, of_queries, *tiles)
-
-    monkeypatch.setattr(sums, "_state_launch", noted)
-    make = partial(draw, **shape)
-    assert_as_good_as_plain(partial(fused, "efficient"), equation, make, torch.float32, draws=1)
-    assert launched[:2] == [(0, 2, 1), (2, 1, 2)]  # of three tiles two fit at once
-
-
-@two_processors
-@pytest.mark.usefixtures("few_processors")
-@pytest.mark.parametrize("width", [16, 20])
-def test_split_tiles_are_summed_in_the_memory_of_the_output(width, monkeypatch):
-    q, k, v, _ = draw(0, batch=1, heads=1, queries=600, keys=300, dim=20, width=width)
-    run = partial(fused, "efficient", q.float(), k.float(), v.float(), None)
-    inside, scratch = [], sums._scratch
-
-    def noted(p, room, count):
-        found = scratch(p, room, count)
-        inside.append(found.data_ptr() == room.data_ptr())
-        return found
-
-    monkeypatch.setattr(sums, "_scratch", noted)
-    found = run()
-    monkeypatch.setattr(sums, "_scratch", lambda p, room, count: p.numbers(count))
-    assert torch.equal(run(), found)
-    assert inside == [True]
 
 
 @pytest.mark.gpu

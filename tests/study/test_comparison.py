@@ -110,6 +110,7 @@ def test_runs_that_still_have_their_weights_are_measured(copied: Path) -> None:
         measure(folder, stop)
     measured = folder.measures()
     assert measured.keys() == {"softmax", "performer"}
+    assert collect(folder)["notes"][-1].startswith("not measured: taylorshift (")
     assert all(found["latency_ms"] > 0 for found in measured.values())
 
 

@@ -113,13 +113,14 @@ class _Interrupts:
             self.report_dropped(dropped)
 
     def _remind(self) -> None:
+        self.forget()
         main = threading.main_thread().ident
         self._reminder = threading.Timer(AGAIN_S, signal.pthread_kill, [main, REMINDER])
         self._reminder.daemon = True
         self._reminder.start()
 
     def forget(self) -> None:
-        """Have no reminder come after the end, when nobody waits for it."""
+        """Have no earlier reminder come: after the end nobody waits for it."""
         if self._reminder is not None:
             self._reminder.cancel()
             self._reminder.join()

@@ -68,7 +68,8 @@ def _complaint(error: Any, command: Any) -> str:
 
 def _near_options(option: str, command: Any) -> list[str]:
     """The command's own options that look like one, dashes apart: those look alike in all."""
-    names = [name for own in command.params for name in (*own.opts, *own.secondary_opts)]
+    options = [own for own in command.params if own.param_type_name == "option"]
+    names = [name for own in options for name in (*own.opts, *own.secondary_opts)]
     known = {name.lstrip("-"): name for name in (*names, "--help")}
     return [known[name] for name in near_matches(option.lstrip("-"), known)]
 

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 import triton
+import triton.runtime.cache
 from torch import Tensor
 from triton.compiler import CompiledKernel
 from triton.runtime import driver
-from triton.runtime.cache import triton_key
 
 __all__ = ["INTERPRETED", "Launch", "compile_kernels", "compiled_at_once", "launch_of", "on_device"]
 
@@ -125,17 +125,33 @@ def compile_kernels(function: Callable[P, object], *args: P.args, **kwargs: P.kw
             launch.compile(dtypes)
 
     with ThreadPoolExecutor(1 + len(variants)) as pool:
-        pool.submit(triton_key)  # Triton reads itself, once, while its driver is built
+        pool.submit(_read_triton)  # while its driver is built
         device = driver.active.get_current_device()
         list(pool.map(compile_one, variants.values()))
 
 
+def _read_triton() -> None:
+    """Have Triton hash its own files, as it does once before it compiles.
+
+    That is an inner matter of Triton's: where it has another name, it is done later.
+    """
+    getattr(triton.runtime.cache, "triton_key", lambda: None)()
+
+
 def _variant(launch: Launch, dtypes: Dtypes) -> tuple[Any, ...]:
     """What a launch is compiled for: its grid is not, of whole numbers only their kind."""
+    parameters = launch.kernel.params[len(dtypes) :]
     numbers = (
-        (n == 1, n % 16 == 0, n >= 1 << 31) if isinstance(n, int) else float for n in launch.numbers
+        _kind(number, specialised=not parameter.do_not_specialize)
+        for number, parameter in zip(launch.numbers, parameters, strict=False)
     )
     return launch.kernel, dtypes, tuple(numbers), tuple(launch.constants.items())
+
+
+def _kind(number: float, *, specialised: bool) -> Any:
+    if not isinstance(number, int):
+        return float
+    return number >= 1 << 31, specialised and (number == 1, number % 16 == 0)
 
 
 def compiled_at_once(function: Callable[P, R]) -> Callable[P, R]:

@@ -135,15 +135,17 @@ class Predictor:
             workers=self._config.data.workers,
         )
         on_gpu = self.device.type == "cuda"
+        precision = PRECISIONS[self._config.train.precision] if on_gpu else None
         result = evaluate(
             self.model,
             loader,
             num_classes=self.info.num_classes,
             ranks=Ranks(device=self.device),
-            autocast=PRECISIONS[self._config.train.precision] if on_gpu else None,
+            autocast=precision,
         )
         if not math.isfinite(result.loss):
-            raise outputs_error(self.model, (batch.images for batch in loader.epoch(0)))
+            with torch.autocast(self.device.type, precision, enabled=precision is not None):
+                raise outputs_error(self.model, (batch.images for batch in loader.epoch(0)))
         return result
 
 

@@ -28,7 +28,7 @@ class Blocks(NamedTuple):
         warps: Warps a program.
         stages: Depth of the software pipeline.
         resident: How many programs a multiprocessor holds at once, by their registers; for the
-            kernels whose sums are split so as to fill the device exactly.
+            kernels whose sums are split by how many run at once.
         registers: At most how many a thread takes, where the compiler takes more than it needs and
             a second program no longer fits beside the first, or loses its way and spills them
             nearly all.

@@ -23,7 +23,8 @@ __all__ = ["Gradients", "rounds", "row_moments", "row_state", "row_sums"]
 
 _PART_BLOCK = 1024
 _LEAST_STEPS = 8  # of a loop over the rows of a split
-_FEW_SPLITS = 4
+_FEW_SPLITS = 4  # so many are tried even if they do not all run at once
+_SCRATCH_BYTES = 16 << 20  # for sums of split rows, where no output has room for them
 
 Numbers = tuple[int | float, ...]
 Constants = dict[str, Any]
@@ -65,17 +66,23 @@ class _Shares(NamedTuple):
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
-def _shares(tiles: int, at_once: int, most_splits: int) -> _Shares:
+def _shares(tiles: int, at_once: int, most_splits: int, most_parts: int) -> _Shares:
     """How to share out tiles, for so many programs at once, in the fewest rounds.
 
     What is left after full rounds would leave most of the device idle, so it is split. Not only
     into as many as run at once: 160 tiles in 264 places take two thirds of a round, split in three.
+
+    Args:
+        tiles: All of them.
+        at_once: How many programs run at once.
+        most_splits: Into how many the rows can be split.
+        most_parts: For how many tiles of partial sums there is room.
     """
     whole = tiles // at_once * at_once
     rest = tiles - whole
     if rest == 0:
         return _Shares(tiles, 0, 1, tiles / at_once)
-    most = min(most_splits, max(_FEW_SPLITS, at_once // rest))
+    most = max(1, min(most_splits, max(_FEW_SPLITS, at_once // rest), most_parts // rest))
     last, splits = min((ceil_div(rest * n, at_once) / n, n) for n in range(1, most + 1))
     if splits == 1:
         return _Shares(tiles, 0, 1, whole / at_once + last)
@@ -106,7 +113,8 @@ def rounds(f: Form, samples: int) -> float:
     """How often programs fill the device to sum the states of so many samples."""
     if _is_narrow(f):
         return ceil_div(samples * f.heads, _at_once(f, "narrow_sums"))
-    return _state_shares(f, samples * f.heads, f.keys).rounds
+    output = samples * f.heads * f.queries * f.width * f.dtype.itemsize
+    return _state_shares(f, samples * f.heads, f.keys, output).rounds
 
 
 def _at_once(f: Form, kernel: str) -> int:
@@ -114,9 +122,11 @@ def _at_once(f: Form, kernel: str) -> int:
     return f.blocks(kernel).resident * multiprocessors(f.device)
 
 
-def _state_shares(f: Form, batch_heads: int, tokens: int) -> _Shares:
-    steps = ceil_div(tokens, _LEAST_STEPS * f.blocks("accumulate").block)
-    return _shares(batch_heads * f.pairs, _at_once(f, "accumulate"), max(1, steps))
+def _state_shares(f: Form, batch_heads: int, tokens: int, room: int) -> _Shares:
+    """The shares of tiles of the states of so many heads, with so many bytes for sums of parts."""
+    splits = ceil_div(tokens, _LEAST_STEPS * f.blocks("accumulate").block)
+    parts = max(room, _SCRATCH_BYTES) // (4 * 256 * f.width)
+    return _shares(batch_heads * f.pairs, _at_once(f, "accumulate"), splits, parts)
 
 
 def row_sums(
@@ -230,7 +240,7 @@ def row_state(
     """The state (B H, pairs * 256, E)."""
     f, of_queries = p.form, gradients is not None
     x, w = (p.k, p.v) if gradients is None else (p.q, gradients[0])
-    shares = _state_shares(f, f.batch_heads, x.shape[2])
+    shares = _state_shares(f, f.batch_heads, x.shape[2], 0 if room is None else room.nbytes)
     state = p.new(f.batch_heads, f.pairs * 256, f.width, dtype=f.operands)
     if shares.whole:
         launch = _state_launch(f, of_queries, 0, shares.whole, 1)

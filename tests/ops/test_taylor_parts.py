@@ -1,0 +1,150 @@
+"""Batches in parts and tiles in splits: memory that is kept to, and sums that add up."""
+
+import weakref
+from functools import partial
+
+import pytest
+import torch
+
+from tests.ops.fused_taylor import draw, equation, fused
+from tests.ops.mechanisms import assert_as_good_as_plain
+
+pytest.importorskip("triton")
+
+from saccade.ops import launches
+from saccade.ops.taylor.triton import efficient, sums
+from saccade.ops.taylor.triton.problem import Problem, form_of
+
+two_processors = pytest.mark.parametrize("few_processors", [2], indirect=True)
+
+
+def test_states_are_kept_where_the_output_is_larger():
+    def keeps(batch, tokens, dim):
+        q = torch.empty(batch, 8, tokens, dim, dtype=torch.bfloat16, device="meta")
+        return efficient.keeps_state(q, q)
+
+    assert keeps(2, 1024, 64)  # few are free
+    assert not keeps(128, 1024, 64)
+    assert keeps(32, 4096, 64)
+    assert not keeps(32, 4096, 128)
+
+
+def test_states_are_small_beside_the_output_and_still_fill_the_device():
+    def samples(batch, tokens, dim):
+        shape, strides = (batch, 8, tokens, dim), (8 * tokens * dim, tokens * dim, dim, 1)
+        rest = (
+            torch.bfloat16,
+            torch.device("cpu"),
+            False,
+            False,
+            1.0,
+            0.5,
+            1.0,
+            1.0,
+            False,
+            "ieee",
+        )
+        return efficient._samples_at_once(form_of(shape, shape, *[strides] * 3, *rest))
+
+    assert samples(4, 1024, 64) == 4  # the states of few samples are free
+    assert samples(32, 4096, 64) == 11  # three times as many tiles as fit at once, and thirds
+    assert samples(8, 16384, 128) == 3
+    assert samples(512, 256, 128) == 5  # more than a share, else multiprocessors are idle
+    assert samples(1, 2048, 128) == 1
+
+
+class Memory:
+    """Bytes of what a problem allocates, while it is held."""
+
+    def __init__(self):
+        self.held = self.peak = 0
+
+    def note(self, tensor):
+        self.held += tensor.nbytes
+        self.peak = max(self.peak, self.held)
+        weakref.finalize(tensor, self.forget, tensor.nbytes)
+        return tensor
+
+    def forget(self, size):
+        self.held -= size
+
+
+@pytest.mark.parametrize("normalised", [False, True], ids=["plain", "normalised"])
+@pytest.mark.parametrize(
+    ("tokens", "dim"), [(n, d) for n in (1024, 4096, 16384, 65536) for d in (16, 32, 64, 128)]
+)
+def test_a_pass_without_gradients_keeps_to_memory_like_softmax(
+    tokens, dim, normalised, monkeypatch
+):
+    """At most a quarter beside the output, in the shapes of the benchmark; nothing is launched."""
+    memory, new = Memory(), Problem.new
+    monkeypatch.setattr(Problem, "new", lambda *a, **options: memory.note(new(*a, **options)))
+    batch = (1 << (21 if dim <= 32 else 20)) // (8 * tokens)
+    x = torch.empty(batch, 8, tokens, dim, dtype=torch.bfloat16, device="meta")
+    temperature = torch.empty(8, device="meta") if normalised else None
+    p = Problem.of(x, x, x, None, temperature, 1.0, 0.5, 1.0, 1.0, normalised, "ieee")
+    token = launches._rehearsed.set(set())
+    out, total = efficient.run_in_parts(p, keep=False)
+    launches._rehearsed.reset(token)
+    assert total is None
+    assert memory.held == out.nbytes == x.nbytes
+    assert memory.peak <= 1.25 * out.nbytes
+
+
+@pytest.mark.parametrize(
+    ("tiles", "most_splits", "most_parts", "shares"),
+    [
+        (528, 9, 999, (528, 0, 1, 2.0)),  # the device is full twice
+        (640, 9, 999, (528, 112, 2, 2.5)),  # and once more for half as long
+        (880, 9, 999, (792, 88, 3, 3 + 1 / 3)),
+        (160, 9, 999, (0, 160, 3, 2 / 3)),  # more thirds than fit at once, and still sooner
+        (8, 90, 999, (0, 8, 33, 1 / 33)),
+        (250, 9, 999, (250, 0, 1, 1.0)),  # nothing to gain
+        (640, 1, 999, (640, 0, 1, 3.0)),  # too few rows to split
+        (640, 9, 223, (640, 0, 1, 3.0)),  # no room for 112 twice
+        (0, 0, 0, (0, 0, 1, 0.0)),
+    ],
+)
+def test_tiles_that_fill_no_round_are_split(tiles, most_splits, most_parts, shares):
+    assert sums._shares(tiles, 264, most_splits, most_parts) == pytest.approx(shares)
+
+
+@two_processors
+@pytest.mark.usefixtures("few_processors")
+@pytest.mark.parametrize(
+    ("dim", "keys", "masked"),
+    [(20, 300, False), (20, 300, True), (32, 352, False)],
+    ids=["uneven", "masked", "whole blocks, six and five"],
+)
+def test_whole_and_split_tiles_add_up(dim, keys, masked, monkeypatch):
+    shape = {"batch": 1, "heads": 1, "queries": 9, "keys": keys, "dim": dim, "masked": masked}
+    launched, launch_of = [], sums._state_launch
+
+    def noted(form, of_queries, *tiles):
+        launched.append(tiles)
+        return launch_of(form, of_queries, *tiles)
+
+    monkeypatch.setattr(sums, "_state_launch", noted)
+    make = partial(draw, **shape)
+    assert_as_good_as_plain(partial(fused, "efficient"), equation, make, torch.float32, draws=1)
+    assert launched[:2] == [(0, 2, 1), (2, 1, 2)]  # of three tiles two fit at once
+
+
+@two_processors
+@pytest.mark.usefixtures("few_processors")
+@pytest.mark.parametrize("width", [16, 20])
+def test_split_tiles_are_summed_in_the_memory_of_the_output(width, monkeypatch):
+    q, k, v, _ = draw(0, batch=1, heads=1, queries=600, keys=300, dim=20, width=width)
+    run = partial(fused, "efficient", q.float(), k.float(), v.float(), None)
+    inside, scratch = [], sums._scratch
+
+    def noted(p, room, count):
+        found = scratch(p, room, count)
+        inside.append(found.data_ptr() == room.data_ptr())
+        return found
+
+    monkeypatch.setattr(sums, "_scratch", noted)
+    found = run()
+    monkeypatch.setattr(sums, "_scratch", lambda p, room, count: p.numbers(count))
+    assert torch.equal(run(), found)
+    assert inside == [True]
