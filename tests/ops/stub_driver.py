@@ -19,7 +19,7 @@ from triton.runtime import driver
 from saccade.ops.launches import Launch, compile_kernels
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def scaled(x_ptr, mask_ptr, out_ptr, tokens, stride, factor, BLOCK: tl.constexpr):
     """out = factor x, where the mask says so."""
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -94,8 +94,8 @@ def called(launch, *tensors):
 
 def compiled_together(x, mask, out):
     """Compile two kernels that wait for each other, then launch them on a tensor of their own."""
-    kinds = [(2, 8), (2, 16), (4, 16)]  # the last two differ in their grid alone
-    launches = [Launch(scaled, (n,), (64, 1, 0.5), {"BLOCK": size}) for n, size in kinds]
+    kinds = [(2, 64, 8), (2, 64, 16), (4, 63, 16)]  # the last two are compiled alike
+    launches = [Launch(scaled, (n,), (m, 1, 0.5), {"BLOCK": size}) for n, m, size in kinds]
     both, compiles, own = threading.Barrier(2, timeout=60), [], []
     compile_one = scaled.compile
 
