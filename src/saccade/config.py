@@ -126,8 +126,11 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
         if not path.is_file():
             raise ConfigError(f"no such config file: {str(path)!r}")
         text = path.read_text(encoding="utf-8", errors="replace")
-    elif path.is_dir() and str(path) not in list_recipes():
-        raise ConfigError(f"{str(path)!r} is a folder: wants a recipe's name or a YAML file")
+    elif path.exists() and str(path) not in list_recipes():
+        is_folder = path.is_dir()
+        kind = "a folder" if is_folder else "a file of another kind"
+        wanted = "a YAML file" if is_folder else "a file that ends in .yaml or .yml"
+        raise ConfigError(f"{str(path)!r} is {kind}: wants a recipe's name or {wanted}")
     else:
         text = recipe_text(str(name_or_path))
     values = _parse_yaml(text, source=str(name_or_path))

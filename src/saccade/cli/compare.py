@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saccade.cli.lists import words
-from saccade.cli.recipes import check_recipe
 from saccade.cli.tables import print_table
 from saccade.errors import ConfigError, Preempted, TrainingError
 
@@ -88,7 +87,6 @@ def _plan(
     from saccade.study.comparison import ComparisonFolder, make_plan
 
     if recipe is not None and "=" not in recipe:
-        check_recipe(recipe)
         return make_plan(recipe, overrides, **given)
     if resumed is None:
         raise ConfigError("RECIPE is needed: see `saccade list recipes`")

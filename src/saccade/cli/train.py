@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.recipes import check_recipe
 from saccade.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -72,7 +71,6 @@ def _resolve(recipe: str | None, overrides: list[str], resumed: Path | None) -> 
     from saccade.runs import RunFolder
 
     if recipe is not None and "=" not in recipe:
-        check_recipe(recipe)
         return load_config(recipe, overrides)
     if resumed is None:
         raise ConfigError("RECIPE is needed: see `saccade list recipes`")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.recipes import check_recipe
 from saccade.cli.tables import print_table
 from saccade.errors import ConfigError
 
@@ -92,7 +91,6 @@ def _resolve(recipe: str | None, changes: list[str], *, resume: bool) -> Config 
         if changes or recipe is not None:
             raise ConfigError("--resume without RECIPE takes no changes: name the recipe too")
         return None
-    check_recipe(recipe)
     config = load_config(recipe, changes)
     for change in changes:
         key, _, value = change.partition("=")

@@ -38,8 +38,12 @@ def _splits(f: Form, tokens: int, size: Blocks, programs: int) -> tuple[int, int
 
     One more would wait for a second round while most of the device is idle.
     """
-    room = size.resident * multiprocessors(f.device)
-    return _equal_splits(tokens, size, max(1, room // max(1, programs)))
+    return _equal_splits(tokens, size, max(1, _at_once(f, size) // max(1, programs)))
+
+
+def _at_once(f: Form, size: Blocks) -> int:
+    """How many programs with such blocks run at once."""
+    return size.resident * multiprocessors(f.device)
 
 
 def _equal_splits(tokens: int, size: Blocks, wanted: int) -> tuple[int, int]:
@@ -112,21 +116,17 @@ def _is_narrow(f: Form) -> bool:
 def rounds(f: Form, samples: int) -> float:
     """How often programs fill the device to sum the states of so many samples."""
     if _is_narrow(f):
-        return ceil_div(samples * f.heads, _at_once(f, "narrow_sums"))
+        return ceil_div(samples * f.heads, _at_once(f, f.blocks("narrow_sums")))
     output = samples * f.heads * f.queries * f.width * f.dtype.itemsize
     return _state_shares(f, samples * f.heads, f.keys, output).rounds
 
 
-def _at_once(f: Form, kernel: str) -> int:
-    """How many programs run at once."""
-    return f.blocks(kernel).resident * multiprocessors(f.device)
-
-
 def _state_shares(f: Form, batch_heads: int, tokens: int, room: int) -> _Shares:
     """The shares of tiles of the states of so many heads, with so many bytes for sums of parts."""
-    splits = ceil_div(tokens, _LEAST_STEPS * f.blocks("accumulate").block)
+    size = f.blocks("accumulate")
+    splits = ceil_div(tokens, _LEAST_STEPS * size.block)
     parts = max(room, _SCRATCH_BYTES) // (4 * 256 * f.width)
-    return _shares(batch_heads * f.pairs, _at_once(f, "accumulate"), splits, parts)
+    return _shares(batch_heads * f.pairs, _at_once(f, size), splits, parts)
 
 
 def row_sums(
