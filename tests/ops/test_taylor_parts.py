@@ -147,4 +147,4 @@ def test_split_tiles_are_summed_in_the_memory_of_the_output(width, monkeypatch):
     found = run()
     monkeypatch.setattr(sums, "_scratch", lambda p, room, count: p.numbers(count))
     assert torch.equal(run(), found)
-    assert inside == [True]
+    assert set(inside) == {True}  # on a GPU a first call is rehearsed
