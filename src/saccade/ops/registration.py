@@ -73,7 +73,8 @@ class Operator:
     def _implement(self, function: Callable[..., Any], key: str) -> None:
         self._library.impl(self._name, function, key)  # type: ignore[no-untyped-call]
 
-    def _below_autograd(self, inputs: Inputs) -> Any:
+    def below_autograd(self, inputs: Inputs) -> Any:
+        """What the function returns, with no gradient to be asked for."""
         with torch._C._AutoDispatchBelowAutograd():
             return self.overload(*inputs)
 
@@ -81,13 +82,13 @@ class Operator:
         backward = torch.is_grad_enabled() and torch._C._any_requires_grad(*inputs)
         if backward or forward_ad._current_level >= 0:  # torch refuses tangents by itself
             return self._node.apply(*inputs)  # type: ignore[no-untyped-call]
-        return self._below_autograd(inputs)
+        return self.below_autograd(inputs)
 
     def _make_node(self) -> type[torch.autograd.Function]:
         class Node(torch.autograd.Function):
             @staticmethod
             def forward(ctx: Any, *inputs: Any) -> Any:  # a setup_context of its own takes 45 us
-                outputs = self._below_autograd(self._when_differentiated(inputs))
+                outputs = self.below_autograd(self._when_differentiated(inputs))
                 self._setup_context(ctx, inputs, outputs)
                 return outputs
 

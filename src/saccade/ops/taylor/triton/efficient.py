@@ -122,12 +122,16 @@ def _gradients_launch(f: Form, of_queries: bool) -> Launch:
 def _gradient(
     p: Problem, x: Tensor, y: Tensor, r: Tensor | None, state: Tensor, sums: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of queries (with r = dz) or keys x, and each row's share of the temperature's."""
+    """Gradient of queries (with r = dz) or keys x, and each row's share of the temperature's.
+
+    Where the temperature has none, any tensor stands for the shares.
+    """
     f, of_queries = p.form, r is not None
     unfold_state, launch = _unfold_launch(f), _gradients_launch(f, of_queries)
     turned = p.new(f.batch_heads, unfold_state.grid[0] * 256, f.padded_dim, dtype=f.operands)
     unfold_state(state, turned)
-    out, dt = p.new(*x.shape), p.numbers(f.batch_heads, x.shape[2])
+    out = p.new(*x.shape)
+    dt = p.numbers(f.batch_heads, f.queries) if of_queries and f.normalised else out
     launch(x, y, x if r is None else r, p.key_mask, p.temperature, turned, sums, out, dt)
     return out, dt
 
@@ -196,6 +200,9 @@ def run_in_parts(p: Problem, *, keep: bool) -> tuple[Tensor, Tensor | None]:
     f = p.form
     out = p.new(f.batch, f.heads, f.queries, f.width)
     total = p.numbers(f.batch_heads, f.queries) if keep else None
+    if _samples_at_once(f) >= f.batch:  # slices of everything take longer than a short launch
+        _attend(p, out, total)
+        return out, total
     for some, heads in _parts(f):
         _attend(p.of_samples(some), out[some], None if total is None else total[heads])
     return out, total
