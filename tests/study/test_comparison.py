@@ -100,7 +100,7 @@ def test_runs_that_shared_a_device_are_timed_alone_afterwards(copied: Path) -> N
         assert row["img_per_s"] * row["seconds_per_epoch"] == pytest.approx(images)
 
 
-def test_runs_that_still_have_their_weights_are_measured(copied: Path) -> None:
+def test_runs_are_measured_whether_they_still_have_their_weights_or_not(copied: Path) -> None:
     folder = ComparisonFolder.open(copied)
     for attention, seeds in (("softmax", [0]), ("taylorshift", [0, 1])):
         for seed in seeds:
@@ -109,9 +109,13 @@ def test_runs_that_still_have_their_weights_are_measured(copied: Path) -> None:
     with stop_signals() as stop:
         measure(folder, stop)
     measured = folder.measures()
-    assert measured.keys() == {"softmax", "performer"}
-    assert collect(folder)["notes"][-1].startswith("not measured: taylorshift (")
+    assert measured.keys() == set(NAMES)
     assert all(found["latency_ms"] > 0 for found in measured.values())
+    errors = {name for name, found in measured.items() if found["approximation_error"] is not None}
+    assert errors == set(NAMES) - {"taylorshift", "softmax"}
+    results = collect(folder)
+    assert results["notes"][-1].endswith("no approximation error: taylorshift")
+    assert next(row for row in results["rows"] if row["attention"] == "taylorshift")["latency_ms"]
 
 
 def test_table_is_that_of_the_predictions(finished: Path) -> None:

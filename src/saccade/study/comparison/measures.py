@@ -13,6 +13,9 @@ While runs train side by side they disturb each other's times, so latency waits 
   layers, for the q, k, v that the trained model itself forms from held-out images. The softmax is
   that of the mechanism's own scores (`AttentionCore.softmax_counterpart`); attentions that do not
   set out to approximate softmax have none.
+
+An attention none of whose runs has its weights any more is measured with new ones, which take as
+long; only its approximation error is left out.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ HELD_OUT_IMAGES = 64
 
 
 def measure(folder: ComparisonFolder, stop: StopRequest) -> None:
-    """Measure every attention that was not measured yet and has a finished run with its weights."""
+    """Measure every attention that was not measured yet and has a finished run."""
     claim = folder.claims.take("measures")
     if claim is None:
         return  # another machine is at it
@@ -65,9 +68,9 @@ def measure(folder: ComparisonFolder, stop: StopRequest) -> None:
             wanted = {"latency_ms", *(["img_per_s"] if together else [])}
             if wanted <= known.get(attention, {}).keys():
                 continue
-            jobs = [job for job in folder.finished() if job.attention == attention]
-            run = next((run for run in map(folder.run, jobs) if run.newest_intact()[0]), None)
-            if run is not None:
+            runs = [folder.run(job) for job in folder.finished() if job.attention == attention]
+            if runs:
+                run = next((run for run in runs if run.newest_intact()[0]), runs[0])
                 found = measure_run(run, speed=together)
                 folder.write("measures.json", {**known, attention: found})
                 tidy(compiled=together and run.config().train.compile)
@@ -92,23 +95,26 @@ def _measure_run(run: RunFolder, config: Config, *, speed: bool) -> dict[str, An
     splits = load_splits(config.data)
     loader = _test_loader(splits, config.train.eval_batch_size, ranks.device)
     images = next(loader.epoch(0)).images
-    model, _ = load_model(run)
+    trained = run.newest_intact()[0] is not None
+    model = load_model(run)[0] if trained else build_model(config, splits.info).eval()
     model = model.to(ranks.device)
     precision = PRECISIONS[config.train.precision]
 
     def autocast() -> AbstractContextManager[None]:
         return torch.autocast(ranks.device.type, precision, enabled=precision is not None)
 
-    error = approximation_error(model, images[:HELD_OUT_IMAGES])
     found = {
         "latency_ms": _latency_ms(model, images[:1], autocast),
         "latency_batch": 1,
         "latency_eval_ms": _latency_ms(model, images, autocast),
         "latency_eval_batch": len(images),
-        "approximation_error": error,
+        "approximation_error": None,
+        "trained": trained,
         "device": str(ranks.device),
         "threads": torch.get_num_threads(),
     }
+    if trained:
+        found["approximation_error"] = approximation_error(model, images[:HELD_OUT_IMAGES])
     if speed:
         found["img_per_s"] = _training_speed(run, splits, ranks)
     if ranks.device.type == "cuda":

@@ -210,7 +210,7 @@ def _notes(folder: ComparisonFolder, done: Mapping[Job, Any], speed: Speed) -> l
     if len(folder.plan.seeds) == 1:
         notes.append("one seed: intervals and tests speak of these trained models, not of others")
     measured = folder.measures()
-    missing = [name for name in folder.plan.attentions if name not in measured]
-    if measured and missing and len(done) == len(folder.plan.jobs()):
-        notes.append(f"not measured: {', '.join(missing)} (a run with its weights is needed)")
+    new = [name for name, found in measured.items() if not found.get("trained", True)]
+    if new:
+        notes.append(f"no run has its weights any more, no approximation error: {', '.join(new)}")
     return notes
