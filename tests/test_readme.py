@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from saccade.config import differences, load_config
 from saccade.study.comparison import ComparisonFolder
 from saccade.study.comparison.results import collect
@@ -150,8 +152,9 @@ def test_the_recipes_tell_what_their_attention_reached_in_the_comparison():
         assert differences(compared, recipe, ignored=ignored) == []
 
 
-def test_the_committed_table_is_that_of_the_runs_beside_it():
-    folder = ROOT / "benchmarks" / "compare_vit_cifar10_h200_202611"
+@pytest.mark.parametrize("backbone", ["vit", "hybrid"])
+def test_the_committed_table_is_that_of_the_runs_beside_it(backbone):
+    folder = ROOT / "benchmarks" / f"compare_{backbone}_cifar10_h200_202611"
     results = json.loads((folder / "results.json").read_text())
     assert {row["runs"] for row in results["rows"]} == {3}
     assert collect(ComparisonFolder.open(folder)) == results
