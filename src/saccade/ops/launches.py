@@ -7,7 +7,7 @@ is first called.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
@@ -18,7 +18,7 @@ import triton
 import triton.runtime.cache
 from torch import Tensor
 from triton.compiler import CompiledKernel
-from triton.runtime import driver
+from triton.runtime import MockTensor, driver
 
 __all__ = ["INTERPRETED", "Launch", "compile_kernels", "compiled_at_once", "launch_of", "on_device"]
 
@@ -27,6 +27,7 @@ INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
 P = ParamSpec("P")
 R = TypeVar("R")
 Dtypes = tuple[torch.dtype | None, ...]
+Descriptors = dict[int, Callable[[Any], Any]]
 
 
 class _Kept(NamedTuple):
@@ -53,6 +54,7 @@ class Launch:
         grid: tuple[int, ...],
         numbers: tuple[Any, ...],
         constants: dict[str, Any],
+        descriptors: Descriptors | None = None,
     ) -> None:
         """Fix everything but the tensors.
 
@@ -61,9 +63,12 @@ class Launch:
             grid: Programs along each axis.
             numbers: What follows the tensors.
             constants: The `constexpr`s and the launch options, by name.
+            descriptors: What turns tensors into the descriptors that the kernel takes, by the place
+                of the tensor. A descriptor is a value like an address: it is made for each call,
+                and recorded in a graph as it is.
         """
         self.kernel, self.grid = kernel, grid
-        self.numbers, self.constants = numbers, constants
+        self.numbers, self.constants, self.descriptors = numbers, constants, descriptors
         self._kept: dict[tuple[Any, ...], _Kept] = {}
 
     def __call__(self, *tensors: Tensor | None) -> None:
@@ -77,12 +82,16 @@ class Launch:
         if key is None or kept is None or _is_observed(self.kernel):
             self._launch_through_triton(tensors, key)
             return
+        if self.descriptors:
+            self.describe(addresses, tensors)
         stream = driver.active.get_current_stream(key[0])
         kept.run(*self._grid, stream, *kept.before, *addresses, *kept.after)
 
     def compile(self, dtypes: Dtypes) -> None:
         """Compile and load the kernel for tensors of these dtypes; launch nothing."""
-        compiled = self.kernel.warmup(*dtypes, *self.numbers, grid=self.grid, **self.constants)
+        arguments: list[Any] = list(dtypes)
+        self.describe(arguments, [dtype and MockTensor(dtype) for dtype in dtypes])
+        compiled = self.kernel.warmup(*arguments, *self.numbers, grid=self.grid, **self.constants)
         if isinstance(compiled, CompiledKernel):
             _ = compiled.run  # which loads it
 
@@ -90,10 +99,17 @@ class Launch:
     def _grid(self) -> tuple[int, ...]:
         return (*self.grid, 1, 1)[:3]
 
+    def describe(self, arguments: list[Any], tensors: Sequence[Any]) -> None:
+        """Put descriptors of tensors where the kernel takes them."""
+        for place, describe in (self.descriptors or {}).items():
+            arguments[place] = describe(tensors[place])
+
     def _launch_through_triton(
         self, tensors: tuple[Tensor | None, ...], key: tuple[Any, ...] | None
     ) -> None:
-        compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.constants)
+        arguments: list[Any] = list(tensors)
+        self.describe(arguments, tensors)
+        compiled = self.kernel[self.grid](*arguments, *self.numbers, **self.constants)
         if key is None or not isinstance(compiled, CompiledKernel) or _is_observed(self.kernel):
             return
         names = self.kernel.arg_names[len(tensors) + len(self.numbers) :]
