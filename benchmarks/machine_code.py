@@ -7,6 +7,7 @@ Every launch of a forward and a backward pass is compiled instead of run, with t
 for that architecture, for inputs as they come out of a qkv projection. For each kernel: registers a
 thread, bytes spilled, bytes of shared memory and whether a program may have that many, and whether
 ptxas serialised its matrix products (remarks C7510 to C7515), which costs more than anything else.
+Where Hopper has a kernel of its own, the one that all other calls take follows.
 `docs/log.md` tells what that is good for.
 """
 
@@ -26,10 +27,11 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
+from triton.runtime.jit import mangle_type
 
 from saccade.ops.launches import Launch
 from saccade.ops.taylor.triton import problem as taylor_problem
-from saccade.ops.taylor.triton.direct import run_direct, run_direct_backward
+from saccade.ops.taylor.triton.direct import _run_anywhere, run_direct, run_direct_backward
 from saccade.ops.taylor.triton.efficient import run_efficient, run_efficient_backward
 from saccade.ops.taylor.triton.problem import Problem, form_of
 
@@ -67,11 +69,13 @@ def compiled(launch: Launch, tensors: tuple[torch.Tensor, ...], arch: int = 90) 
     """What becomes of the variant that would be launched."""
     kernel, constants = launch.kernel, dict(launch.constants)
     tuning = {key: constants.pop(key) for key in LAUNCH_OPTIONS if key in constants}
-    values = dict(zip(kernel.arg_names, (*tensors, *launch.numbers), strict=False)) | constants
+    arguments: list[Any] = [*tensors, *launch.numbers]
+    launch.describe(arguments, tensors)
+    values = dict(zip(kernel.arg_names, arguments, strict=False)) | constants
     signature, known, hints = {}, {}, {}
     for place, parameter in enumerate(kernel.params):
         value = values[parameter.name]
-        if parameter.is_constexpr or (isinstance(value, int) and value == 1):
+        if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1):
             signature[parameter.name], known[(place,)] = "constexpr", value
         elif isinstance(value, torch.Tensor):
             signature[parameter.name] = POINTERS[value.dtype]
@@ -80,14 +84,25 @@ def compiled(launch: Launch, tensors: tuple[torch.Tensor, ...], arch: int = 90) 
             signature[parameter.name] = "i32"
             if value % 16 == 0:
                 hints[(place,)] = [["tt.divisibility", 16]]
-        else:
+        elif isinstance(value, float):
             signature[parameter.name] = "fp32"
-    source, target = ASTSource(kernel, signature, known, hints), GPUTarget("cuda", arch, 32)
-    result = triton.compile(source, target=target, options=tuning)
+        else:
+            signature[parameter.name] = mangle_type(value)
+    source = source_class(kernel)(kernel, signature, known, hints)
+    result = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=tuning)
     shared, columns = result.metadata.shared, getattr(result.metadata, "tmem_size", None) or 0
     fits = shared <= SHARED_LIMIT[arch] and columns <= TENSOR_COLUMNS
     registers, spilled, serialised = assembled(result.asm["ptx"], arch)
     return MachineCode(registers, spilled, shared, fits, serialised)
+
+
+def source_class(kernel: Any) -> type[ASTSource]:
+    """How Triton reads a kernel: as Triton or as Gluon."""
+    if not kernel.is_gluon():
+        return ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    return GluonASTSource
 
 
 def assembled(ptx: str, arch: int = 90) -> tuple[int, int, str | None]:
@@ -117,6 +132,7 @@ def compile_all(
             found.append((launch.kernel.__name__, compiled(launch, tensors, arch)))
 
     Launch.__call__ = compile_instead  # type: ignore[method-assign]
+    Launch.compile = lambda launch, dtypes: None  # type: ignore[method-assign]
     taylor_problem.capability = lambda device: divmod(arch, 10)
     form_of.cache_clear()
     qkv = torch.zeros(1, 2048, 8, 2 * dim + width, dtype=dtype).transpose(1, 2)
@@ -124,6 +140,8 @@ def compile_all(
     temperature = torch.ones(8) if normalised else None
     problem = Problem.of(q, k, v, None, temperature, dim**-0.5, 0.5, 1.0, 1.0, normalised, "ieee")
     out, total = run_direct(problem, keep=True)
+    if found[-1][0] == "hopper_forward":
+        _run_anywhere(problem, out, total)
     run_direct_backward(problem, out, out, total)
     out, total, state, sums = run_efficient(problem)
     run_efficient_backward(problem, out, out, total, state, sums)

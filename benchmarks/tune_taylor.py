@@ -18,8 +18,7 @@ from pathlib import Path
 import torch
 import triton
 
-from saccade.ops.taylor.triton import efficient, settings
-from saccade.ops.taylor.triton.direct import run_direct, run_direct_backward
+from saccade.ops.taylor.triton import direct, efficient, settings
 from saccade.ops.taylor.triton.problem import Problem, form_of
 from saccade.ops.taylor.triton.rows import quotient_gradients
 from saccade.ops.taylor.triton.settings import Blocks, blocks_for
@@ -104,9 +103,9 @@ class Runner:
         elif kernel == "gradients":
             efficient._gradient(p, p.q, self.dy, self.dz, self.state, self.moments)
         elif kernel == "direct_forward":
-            run_direct(p, keep=True)
+            direct._run_anywhere(p, self.out, self.total)
         else:
-            run_direct_backward(p, self.grad, self.out, self.total)
+            direct.run_direct_backward(p, self.grad, self.out, self.total)
 
 
 def compile_some(

@@ -13,6 +13,7 @@ import triton.language as tl
 from saccade.ops.products import COMPILED, nearest_tf32
 
 __all__ = [
+    "NORM_EPS",
     "TABLE_STEP",
     "add_parts",
     "head_offset",

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from saccade.ops.launches import Launch, compiled_at_once
 from saccade.ops.taylor.triton.direct_kernels import direct_forward, direct_keys, direct_queries
+from saccade.ops.taylor.triton.hopper import hopper_launch, is_aligned
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_div
 from saccade.ops.taylor.triton.rows import (
     key_coefficients,
@@ -59,10 +60,19 @@ def run_direct(p: Problem, *, keep: bool) -> tuple[Tensor, Tensor | None]:
     f = p.form
     out = p.new(f.batch, f.heads, f.queries, f.width)
     total = p.numbers(f.batch_heads, f.queries) if keep else None
+    launch = hopper_launch(f, keep=keep)
+    if launch is not None and is_aligned(p):
+        launch(p.q, p.k, p.v, p.temperature, *key_coefficients(p), out, total)
+    else:
+        _run_anywhere(p, out, total)
+    return out, total
+
+
+def _run_anywhere(p: Problem, out: Tensor, total: Tensor | None) -> None:
+    """Write output and row sums by the kernel that every device and every call has."""
     keys = sum_keys(p)
     inputs = (p.q, p.k, p.v, p.key_mask, p.temperature, keys.curves, keys.slopes)
-    _forward_launch(f)(*inputs, p.shares(), keys.sum_v, out, total)
-    return out, total
+    _forward_launch(p.form)(*inputs, p.shares(), keys.sum_v, out, total)
 
 
 @compiled_at_once

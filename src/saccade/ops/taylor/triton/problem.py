@@ -179,6 +179,11 @@ class Form:
         )  # fmt: skip
 
     @functools.cached_property
+    def capability(self) -> tuple[int, int]:
+        """The compute capability of the device."""
+        return capability(self.device)
+
+    @functools.cached_property
     def grain(self) -> int:
         """What kernels tell the compiler that D, E and strides are multiples of."""
         return grain_of(self.dim, self.width, self.q_stride, self.k_stride, self.v_stride)
@@ -211,7 +216,7 @@ class Form:
     def blocks(self, kernel: str) -> settings.Blocks:
         """The blocks of a kernel; the wider of D and E decides."""
         widest = max(self.dim, self.width)
-        return settings.blocks_for(kernel, widest, self.operands, capability(self.device))
+        return settings.blocks_for(kernel, widest, self.operands, self.capability)
 
     def flags(self, *, masked: bool) -> dict[str, Any]:
         """The compile-time arguments that all kernels over tokens take."""

@@ -12,24 +12,24 @@ import triton.language as tl
 
 from saccade.ops.products import COMPILED
 
-__all__ = ["add_row_sums", "line", "rounded", "rounded_sum", "times"]
+__all__ = ["FUSED", "PAIR", "add_row_sums", "line", "rounded", "rounded_sum", "times"]
 
 _MOST_HALVINGS = tl.constexpr(5)  # of 256 columns to 8
 
 # A product is a fused multiply-add with -0, which Ampere has as well.
-_PAIR = tl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;")
+PAIR = tl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;")
 _SUM_PAIR = tl.constexpr(
     "{ .reg .f32 x, y; add.f32 x, $1, $3; add.f32 y, $2, $4; cvt.rn.bf16x2.f32 $0, y, x; }"
 )
 _TIMES = tl.constexpr("{ .reg .b32 z; mov.b32 z, 0x80008000; fma.rn.bf16x2 $0, $1, $2, z; }")
-_FUSED = tl.constexpr("fma.rn.bf16x2 $0, $1, $2, $3;")
+FUSED = tl.constexpr("fma.rn.bf16x2 $0, $1, $2, $3;")
 
 
 @triton.jit
 def rounded(x, DTYPE: tl.constexpr):
     """Numbers out of the matrix unit as the functions below take them."""
     if COMPILED and tl.bfloat16 == DTYPE:
-        x = tl.inline_asm_elementwise(_PAIR, "=r,r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=2)
+        x = tl.inline_asm_elementwise(PAIR, "=r,r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=2)
     return x
 
 
@@ -62,7 +62,7 @@ def line(x, a, b):
     """a x + b, a and b rounded to the dtype of x."""
     if COMPILED and x.dtype == tl.bfloat16:
         x = tl.inline_asm_elementwise(
-            _FUSED,
+            FUSED,
             "=r,r,r,r",
             [x, tl.cast(a, tl.bfloat16), tl.cast(b, tl.bfloat16)],
             dtype=tl.bfloat16,

@@ -26,9 +26,10 @@ class Blocks(NamedTuple):
         block: Length of a step of the inner loop; for `values` and `gradients`, how many of a
             tile's 16 columns a step takes.
         warps: Warps a program.
-        stages: Depth of the software pipeline.
+        stages: Depth of the software pipeline; for `hopper_forward`, how many blocks of keys and of
+            values are in shared memory, a power of two.
         resident: How many programs a multiprocessor holds at once, by their registers; for the
-            kernels whose sums are split by how many run at once.
+            kernels whose sums are split by how many run at once, or whose programs stay.
         registers: At most how many a thread takes, where the compiler takes more than it needs and
             a second program no longer fits beside the first, or loses its way and spills them
             nearly all.
@@ -58,6 +59,10 @@ _HOPPER: Table = {
         32: Blocks(128, 64, 4, 3, registers=168),
         64: Blocks(128, 64, 4, 3),
         128: Blocks(128, 128, 8, 3),
+    },
+    "hopper_forward": {
+        64: Blocks(128, 64, 4, 4, resident=2),
+        128: Blocks(128, 64, 8, 4, resident=1),
     },
     "direct_queries": {
         16: Blocks(128, 64, 4, 3),

@@ -1,0 +1,128 @@
+"""The direct forward on Hopper: which calls its own kernel takes, grid and descriptors.
+
+It takes what `hopper_kernels` wants; `direct_forward` takes everything else. Blocks of k and v are
+copied by TMA, straight out of a qkv projection if they lie there.
+"""
+
+import functools
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from saccade.ops.launches import INTERPRETED, Launch
+from saccade.ops.taylor.triton.problem import (
+    KEPT_FORMS,
+    Form,
+    Problem,
+    Strides,
+    multiprocessors,
+)
+
+__all__ = ["hopper_launch", "is_aligned", "suits_hopper"]
+
+DIMS = (64, 128)
+MOST_ROWS = 1 << 31
+"""Rows of all heads together: offsets in tables have 32 bits."""
+LONGEST_STRIDE = 1 << 39
+"""In numbers of two bytes; what a descriptor holds."""
+LONGEST_ROW_STRIDE = 1 << 23
+"""Offsets within a tile have 32 bits."""
+
+
+def _can_be_described(strides: Strides) -> bool:
+    """Whether rows are whole and lie 16 bytes, or a multiple of them, apart."""
+    *steps, column = strides
+    apart = all(step % 8 == 0 and 0 < step < LONGEST_STRIDE for step in steps)
+    return column == 1 and apart and steps[-1] < LONGEST_ROW_STRIDE
+
+
+def suits_hopper(f: Form) -> bool:
+    """Whether the kernel is written for such a call, and for its device."""
+    if f.capability != (9, 0) or f.dtype != torch.bfloat16 or f.masked:
+        return False
+    if f.dim not in DIMS or f.width != f.dim:
+        return False
+    size = f.blocks("hopper_forward")
+    return (
+        f.queries % size.rows == 0
+        and f.keys % (2 * size.block) == 0
+        and f.keys >= size.stages * size.block
+        and f.batch_heads * max(f.queries, f.keys) < MOST_ROWS
+        and all(map(_can_be_described, (f.q_stride, f.k_stride, f.v_stride)))
+    )
+
+
+def is_aligned(p: Problem) -> bool:
+    """Whether q, k and v begin at multiples of 16 bytes."""
+    return not (p.q.data_ptr() | p.k.data_ptr() | p.v.data_ptr()) & 15
+
+
+@functools.cache
+def _kernels() -> ModuleType | None:
+    """The kernel and its descriptors; None where this Triton has no such Gluon."""
+    try:
+        return importlib.import_module("saccade.ops.taylor.triton.hopper_kernels")
+    except (ImportError, AttributeError):
+        return None
+
+
+@functools.lru_cache(maxsize=KEPT_FORMS)
+def hopper_launch(f: Form, *, keep: bool) -> Launch | None:
+    """The launch for a form, compiled; None where another kernel has to do.
+
+    Gluon is experimental: what a Triton to come does not compile is left to the other kernel too.
+    """
+    if INTERPRETED or not suits_hopper(f):
+        return None
+    kernels = _kernels()
+    if kernels is None:
+        return None
+    half, single = torch.bfloat16, torch.float32
+    temperature, total = single if f.normalised else half, single if keep else None
+    try:
+        launch = _launch(f, kernels)
+        launch.compile((half, half, half, temperature, half, half, half, total))
+    except Exception:
+        return None
+    return launch
+
+
+def _launch(f: Form, kernels: ModuleType) -> Launch:
+    size = f.blocks("hopper_forward")
+    tiles = f.queries // size.rows * f.batch_heads
+    coefficients = (f.scale, 1 / f.keys, f.a, f.b, f.c, f.floor, f.lift)
+    numbers = (f.heads, f.queries, f.keys, tiles, *f.q_stride[:3], *coefficients)
+    constants = {
+        "DIM": f.dim,
+        "ROWS": size.rows,
+        "BLOCK": size.block,
+        "SLOTS": size.stages,
+        "NORMALIZE": f.normalised,
+        **size.options(),
+    }
+    grid = (min(tiles, size.resident * multiprocessors(f.device)),)
+    shape = [f.batch, f.heads, f.keys, f.dim]
+
+    def described(strides: Strides) -> Callable[[Any], Any]:
+        return _given(kernels.block_descriptor(f.dtype, shape, list(strides), size.block))
+
+    descriptors = {1: described(f.k_stride), 2: described(f.v_stride)}
+    return Launch(kernels.hopper_forward, grid, numbers, constants, descriptors)
+
+
+def _given(descriptor: Any) -> Callable[[Any], Any]:
+    """Copies of a descriptor with a tensor put in.
+
+    Made anew, each would be checked again, for longer than all else that a launch takes.
+    """
+    kind, parts = type(descriptor), vars(descriptor)
+
+    def of(x: Any) -> Any:
+        copy = object.__new__(kind)
+        vars(copy).update(parts, base=x)
+        return copy
+
+    return of
