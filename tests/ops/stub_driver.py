@@ -39,6 +39,7 @@ class Launcher:
     def __init__(self, source, metadata):
         self.attributes = sorted(str(item) for item in source.attrs.items())
         self.signature = source.signature
+        self.name = source.fn.__name__
 
     def __call__(self, *arguments):
         arguments = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in arguments]

@@ -1,0 +1,88 @@
+"""Which kernels the direct forward launches on a Hopper that is not there, run as a program.
+
+As `stub_driver`, by whose driver it is done. Printed as JSON: for each kind of call, the kernels
+launched and, where Hopper's own is among them, its grid, what it was given for k and v, and whether
+Triton was asked.
+"""
+
+import json
+import sys
+
+import torch
+from triton.runtime import driver
+
+from saccade.ops.launches import Launch, compile_kernels
+from saccade.ops.taylor.triton import hopper
+from saccade.ops.taylor.triton import hopper_kernels as kernels
+from saccade.ops.taylor.triton.direct import run_direct
+from saccade.ops.taylor.triton.problem import Problem
+from tests.ops.stub_driver import Driver, launched
+
+
+def problem(dim=64, *, normalised=False, masked=False, skipped=0):
+    """q, k and v out of a qkv projection, (2, 3, 1024, dim) each, behind some numbers."""
+    numbers = torch.zeros(skipped + 2 * 1024 * 3 * 3 * dim, dtype=torch.bfloat16)[skipped:]
+    q, k, v = numbers.view(2, 1024, 3, 3, dim).permute(2, 0, 3, 1, 4)
+    mask = torch.ones(2, 1024, dtype=torch.bool) if masked else None
+    temperature = torch.ones(3) if normalised else None
+    return Problem.of(q, k, v, mask, temperature, 1.0, 0.5, 1.0, 1.0, normalised, "ieee")
+
+
+def called(p, *, keep=False):
+    """One call: what was launched."""
+    kernel, asked = kernels.hopper_forward, []
+    run = kernel.run
+    kernel.run = lambda *args, **options: asked.append(options["warmup"]) or run(*args, **options)
+    before = len(launched)
+    run_direct(p, keep=keep)
+    kernel.run = run
+    found = {"kernels": [launcher.name for launcher, _ in launched[before:]]}
+    launcher, arguments = launched[-1]
+    if launcher.name == "hopper_forward":
+        k, v = arguments[10:12]
+        found |= {
+            "asked": False in asked,
+            "grid": arguments[:3],
+            "read": [(x.base.data_ptr(), x.shape, x.strides, x.block_shape) for x in (k, v)],
+            "given": [(x.data_ptr(), x.shape, x.stride()) for x in (p.k, p.v)],
+            "numbers": arguments[17:],
+            "total": arguments[16],
+        }
+    return found
+
+
+def refuse(*_):
+    """As a Triton that has other names than those we know."""
+    raise AttributeError("no such name")
+
+
+OBSTACLES = [
+    ("no Gluon", hopper.importlib, "import_module"),
+    ("other descriptors", kernels, "block_descriptor"),
+    ("does not compile", Launch, "compile"),
+]
+
+
+def main():
+    """Call in every way that matters."""
+    driver.set_active(Driver())
+    plain, shift = problem(), problem(128, normalised=True)
+    before = len(launched)
+    compile_kernels(lambda: run_direct(shift, keep=True))
+    found = {"launched meanwhile": len(launched) - before}
+    found |= {"first": called(plain), "again": called(plain), "other": called(problem())}
+    found |= {"normalised": called(shift, keep=True), "kept": called(plain, keep=True)}
+    found |= {"masked": called(problem(masked=True)), "unaligned": called(problem(skipped=1))}
+    found |= {"narrow": called(problem(32))}
+    for name, owner, part in OBSTACLES:
+        whole = getattr(owner, part)
+        setattr(owner, part, refuse)
+        hopper.hopper_launch.cache_clear()
+        hopper._kernels.cache_clear()
+        found[name] = called(plain)
+        setattr(owner, part, whole)
+    json.dump(found, sys.stdout, default=str)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,348 @@
+"""Hopper's own kernel of the direct forward: who takes it, and, on one, what it computes.
+
+Gluon has no interpreter: what the kernel computes is seen on a card alone. That it compiles, with
+whole products, is `test_products_stay_whole_on_hopper`.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+
+from saccade.ops import taylor_attention
+from tests.ops.fused_taylor import draw, draw_shift, equation, fused, fused_shift, shift_equation
+from tests.ops.mechanisms import assert_as_good_as_plain
+
+pytest.importorskip("triton")
+
+from saccade.ops.taylor.triton import direct, hopper
+from saccade.ops.taylor.triton import problem as problems
+from saccade.ops.taylor.triton.problem import Problem, form_of
+
+CUDA = torch.cuda.is_available()
+
+
+def on_hopper(test):
+    """Only on a card that has the kernel."""
+    other = CUDA and torch.cuda.get_device_capability() != (9, 0)
+    return pytest.mark.gpu(pytest.mark.skipif(other, reason="needs a Hopper GPU")(test))
+
+
+def projected(batch=2, heads=3, tokens=1024, dim=64, padding=0, **like):
+    """q, k and v (B, H, N, D) as they come out of a qkv projection, of the same storage."""
+    rows = torch.empty(batch, tokens, 3 * heads * dim + padding, **like)
+    return rows[..., : 3 * heads * dim].unflatten(2, (3, heads, dim)).permute(2, 0, 3, 1, 4)
+
+
+def problem_of(q, k, v, *, mask=None, temperature=None):
+    normalised = temperature is not None
+    return Problem.of(q, k, v, mask, temperature, 0.1, 0.5, 1.0, 1.0, normalised, "ieee")
+
+
+def suits(*qkv, **options):
+    return hopper.suits_hopper(problem_of(*qkv, **options).form)
+
+
+def nowhere(*, dtype=torch.bfloat16, **shape):
+    return projected(device="meta", dtype=dtype, **shape)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        {"dim": 128},
+        {"tokens": 256},
+        {"batch": 1, "heads": 1},
+        {"batch": 70000, "heads": 1, "tokens": 256},
+        {"padding": 8},
+    ],
+    ids=str,
+)
+def test_projections_are_taken_as_they_lie(shape):
+    q, k, v = nowhere(**shape)
+    assert suits(q, k, v)
+    assert suits(q, k, v, temperature=torch.ones(q.shape[1]))
+
+
+def test_keys_and_queries_may_differ_in_number():
+    q, k, v = nowhere()
+    assert suits(q[:, :, :128], k, v)
+    assert suits(q, k[:, :, :256], v[:, :, :256])
+    assert not suits(q, k[:, :, :128], v[:, :, :128])
+    assert not suits(q, k[:, :, :320], v[:, :, :320])
+    assert not suits(q[:, :, :192], k, v)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"dtype": torch.float16},
+        {"dtype": torch.float32},
+        {"dim": 32},
+        {"dim": 96},
+        {"tokens": 1000},
+        {"padding": 4},
+        {"batch": 1 << 20, "heads": 2},
+    ],
+    ids=str,
+)
+def test_other_shapes_and_dtypes_are_left_to_the_other_kernel(shape):
+    assert not suits(*nowhere(**shape))
+
+
+def test_masks_other_widths_and_strides_are_left_to_the_other_kernel():
+    q, k, v = nowhere()
+    assert not suits(q, k, v, mask=torch.ones(2, 1024, dtype=torch.bool))
+    assert not suits(q, k, nowhere(dim=128)[2])
+    assert not suits(q, k, v[:, :1].expand_as(v))
+    for place in range(3):
+        turned = [q, k, v]
+        turned[place] = q.new_empty(2, 3, 64, 1024).transpose(2, 3)
+        assert not suits(*turned)
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (10, 0), (12, 0)])
+def test_other_devices_are_left_to_the_other_kernel(capability, monkeypatch):
+    form_of.cache_clear()
+    monkeypatch.setattr(problems, "capability", lambda device: capability)
+    taken = suits(*nowhere())
+    form_of.cache_clear()
+    assert not taken
+
+
+@pytest.fixture(scope="module")
+def found():
+    """What `stub_hopper` saw: another process, since this one interprets its kernels."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.ops.stub_hopper"]
+    told = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert told.returncode == 0, told.stderr
+    return json.loads(told.stdout)
+
+
+def test_a_call_is_one_launch_or_two(found):
+    assert found["first"]["kernels"] == found["kept"]["kernels"] == ["hopper_forward"]
+    assert found["normalised"]["kernels"] == ["key_sums", "hopper_forward"]
+    assert found["first"]["grid"] == [2 * 3 * 1024 // 128, 1, 1]
+    assert found["first"]["total"] is None
+    assert found["kept"]["total"] is not None
+
+
+@pytest.mark.parametrize("call", ["first", "again", "other", "normalised", "kept"])
+def test_blocks_are_copied_out_of_the_tensors_of_the_call(found, call):
+    read, given = found[call]["read"], found[call]["given"]
+    assert [x[:3] for x in read] == given
+    assert all(block == [1, 1, 64, shape[-1]] for _, shape, _, block in read)
+
+
+def test_a_second_launch_does_not_ask_triton_even_with_other_tensors(found):
+    assert found["first"]["asked"]
+    assert not found["again"]["asked"]
+    assert not found["other"]["asked"]
+    assert found["other"]["read"] != found["first"]["read"]
+    assert found["other"]["numbers"] == found["first"]["numbers"]
+
+
+def test_it_is_compiled_without_being_launched(found):
+    assert found["launched meanwhile"] == 0
+
+
+@pytest.mark.parametrize(
+    "obstacle",
+    ["masked", "unaligned", "narrow", "no Gluon", "other descriptors", "does not compile"],
+)
+def test_the_other_kernel_does_what_this_one_cannot(found, obstacle):
+    assert found[obstacle]["kernels"] == ["key_sums", "direct_forward"]
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """The forms that Hopper's kernel was launched for; launches of other tests are forgotten."""
+    forms = []
+
+    def noted(f, *, keep):
+        launch = hopper.hopper_launch(f, keep=keep)
+        return None if launch is None else lambda *tensors: forms.append(f) or launch(*tensors)
+
+    hopper.hopper_launch.cache_clear()
+    monkeypatch.setattr(direct, "hopper_launch", noted)
+    yield forms
+    hopper.hopper_launch.cache_clear()
+
+
+SHAPES = {
+    "smallest": {"batch": 1, "heads": 2, "queries": 128, "keys": 256},
+    "more keys": {"batch": 1, "heads": 3, "queries": 256, "keys": 640},
+    "more queries": {"batch": 3, "heads": 1, "queries": 640, "keys": 384},
+    "long": {"batch": 1, "heads": 3, "queries": 1024},
+}
+
+
+def held_to_plain_torch(dim, normalised, shape):
+    run, make = (fused, draw) if not normalised else (fused_shift, draw_shift)
+    plain = shift_equation if normalised else equation
+    # Of a temperature there is one number a head: a few of them can be exact by luck.
+    draws = 8 if normalised and shape["queries"] < 1024 else 2
+    made = partial(make, dim=dim, **shape)
+    assert_as_good_as_plain(partial(run, "direct"), plain, made, torch.bfloat16, draws=draws)
+
+
+both_widths = pytest.mark.parametrize("dim", [64, 128])
+both_kinds = pytest.mark.parametrize("normalised", [False, True], ids=["plain", "normalised"])
+
+
+@on_hopper
+@both_widths
+@both_kinds
+@pytest.mark.parametrize("shape", SHAPES)
+def test_it_is_as_good_as_plain_torch(shape, normalised, dim, taken):
+    held_to_plain_torch(dim, normalised, SHAPES[shape])
+    assert taken
+
+
+@on_hopper
+@both_widths
+@both_kinds
+@pytest.mark.parametrize("processors", [1, 2])
+def test_programs_go_from_tile_to_tile(processors, normalised, dim, taken, monkeypatch):
+    monkeypatch.setattr(hopper, "multiprocessors", lambda device: processors)
+    held_to_plain_torch(dim, normalised, {"batch": 3, "heads": 3, "queries": 384, "keys": 256})
+    assert taken
+
+
+def _halve_the_constant(launch):
+    *rest, c, floor, lift = launch.numbers
+    launch.numbers = (*rest, c / 2, floor, lift)
+
+
+def _forget_the_last_blocks(launch):
+    heads, queries, keys, *rest = launch.numbers
+    launch.numbers = (heads, queries, keys - 128, *rest)
+
+
+def _forget_the_lengths(launch):
+    launch.constants["NORMALIZE"] = False
+
+
+@on_hopper
+@pytest.mark.parametrize(
+    "plant", [_halve_the_constant, _forget_the_last_blocks, _forget_the_lengths]
+)
+def test_planted_errors_are_caught(plant, taken, monkeypatch):
+    launch_of = hopper._launch
+
+    def planted(*arguments):
+        launch = launch_of(*arguments)
+        plant(launch)
+        return launch
+
+    monkeypatch.setattr(hopper, "_launch", planted)
+    shape = {"batch": 1, "heads": 3, "queries": 256, "keys": 640}
+    with pytest.raises(AssertionError, match="allowed"):
+        held_to_plain_torch(64, True, shape)
+    assert taken
+
+
+def random_projection(*, seed=0, **shape):
+    generator = torch.Generator("cuda").manual_seed(seed)
+    q, k, v = projected(device="cuda", dtype=torch.bfloat16, **shape)
+    for x in (q, k, v):
+        x.normal_(generator=generator)
+    return q, k, v
+
+
+@on_hopper
+@both_widths
+@both_kinds
+def test_many_tiles_agree_with_the_other_kernel_and_repeat(normalised, dim, taken):
+    q, k, v = random_projection(batch=5, heads=13, dim=dim)
+    temperature = torch.linspace(0.5, 4.0, 13, device="cuda") if normalised else None
+    p = problem_of(q, k, v, temperature=temperature)
+    out, total = direct.run_direct(p, keep=True)
+    assert taken
+    other, other_total = torch.empty_like(out), torch.empty_like(total)
+    direct._run_anywhere(p, other, other_total)
+    assert (out - other).float().norm() < 0.01 * other.float().norm()
+    torch.testing.assert_close(total, other_total, rtol=0.01, atol=0)
+    for _ in range(5):
+        again, total_again = direct.run_direct(p, keep=True)
+        assert torch.equal(again, out)
+        assert torch.equal(total_again, total)
+    assert torch.equal(direct.run_direct(p, keep=False)[0], out)
+
+
+@on_hopper
+@both_widths
+@both_kinds
+def test_strided_inputs_are_not_copied_and_agree(normalised, dim, taken):
+    strided = random_projection(dim=dim)
+    temperature = torch.linspace(0.5, 4.0, 3, device="cuda") if normalised else None
+    packed = [x.contiguous() for x in strided]
+    outs = [
+        direct.run_direct(problem_of(*qkv, temperature=temperature), keep=False)[0]
+        for qkv in (strided, packed)
+    ]
+    assert torch.equal(*outs)
+    assert {f.k_stride for f in taken} == {x.stride() for x in (strided[1], packed[1])}
+
+
+@on_hopper
+def test_more_heads_than_an_axis_of_a_grid_holds_and_offsets_of_64_bits(taken):
+    q, k, v = random_projection(batch=9000, heads=8, tokens=256, dim=128)
+    assert q[0].numel() * len(q) > 1 << 31
+    out = direct.run_direct(problem_of(q, k, v), keep=False)[0]
+    last = direct.run_direct(problem_of(q[-3:], k[-3:], v[-3:]), keep=False)[0]
+    assert len({f.batch for f in taken}) == 2
+    assert torch.equal(out[-3:], last)
+
+
+@on_hopper
+@both_widths
+@both_kinds
+def test_a_captured_graph_takes_it_and_gives_the_same_again(normalised, dim, taken):
+    temperature = torch.linspace(0.5, 4.0, 3, device="cuda") if normalised else None
+    p = problem_of(*random_projection(tokens=384, dim=dim), temperature=temperature)
+
+    def run():
+        out, total = direct.run_direct(p, keep=True)
+        return out, total, *direct.run_direct_backward(p, out, out, total)[:3]
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        expected = [x.clone() for x in run()]
+    torch.cuda.synchronize()
+    taken.clear()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        replayed = run()
+    assert taken
+    for x in replayed:
+        x.zero_()
+    graph.replay()
+    assert all(torch.equal(x, y) for x, y in zip(replayed, expected, strict=True))
+
+
+@on_hopper
+@pytest.mark.parametrize("obstacle", ["address", "tokens", "mask"])
+def test_what_it_cannot_do_is_right_all_the_same(obstacle, taken):
+    q, k, v = random_projection(tokens=512)
+    whole = taylor_attention(q, k, v, algorithm="direct", backend="triton")
+    assert taken
+    taken.clear()
+    mask, kept = None, 512
+    if obstacle == "address":
+        moved = torch.empty(3, q.numel() + 1, dtype=q.dtype, device="cuda")[:, 1:]
+        q, k, v = (x.view(y.shape).copy_(y) for x, y in zip(moved, (q, k, v), strict=True))
+    if obstacle == "tokens":
+        q, kept = q[:, :, :500], 500
+    if obstacle == "mask":
+        mask = torch.ones(2, 512, dtype=torch.bool, device="cuda")
+    out = taylor_attention(q, k, v, key_mask=mask, algorithm="direct", backend="triton")
+    assert not taken
+    assert (out - whole[:, :, :kept]).float().norm() < 0.01 * out.float().norm()
