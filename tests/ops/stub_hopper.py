@@ -45,8 +45,8 @@ def called(p, *, keep=False):
             "grid": arguments[:3],
             "read": [(x.base.data_ptr(), x.shape, x.strides, x.block_shape) for x in (k, v)],
             "given": [(x.data_ptr(), x.shape, x.stride()) for x in (p.k, p.v)],
-            "numbers": arguments[17:],
-            "total": arguments[16],
+            "numbers": arguments[18:],
+            "total": arguments[17],
         }
     return found
 

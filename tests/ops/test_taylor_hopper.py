@@ -125,9 +125,9 @@ def found():
     return json.loads(told.stdout)
 
 
-def test_a_call_is_one_launch_or_two(found):
-    assert found["first"]["kernels"] == found["kept"]["kernels"] == ["hopper_forward"]
-    assert found["normalised"]["kernels"] == ["key_sums", "hopper_forward"]
+def test_a_call_is_two_launches(found):
+    for call in ("first", "kept", "normalised"):
+        assert found[call]["kernels"] == ["key_sums", "hopper_forward"]
     assert found["first"]["grid"] == [2 * 3 * 1024 // 128, 1, 1]
     assert found["first"]["total"] is None
     assert found["kept"]["total"] is not None

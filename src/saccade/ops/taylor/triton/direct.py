@@ -62,7 +62,9 @@ def run_direct(p: Problem, *, keep: bool) -> tuple[Tensor, Tensor | None]:
     total = p.numbers(f.batch_heads, f.queries) if keep else None
     launch = hopper_launch(f, keep=keep)
     if launch is not None and is_aligned(p):
-        launch(p.q, p.k, p.v, p.temperature, *key_coefficients(p), out, total)
+        keys = sum_keys(p)
+        inputs = (p.q, p.k, p.v, p.temperature, keys.curves, keys.slopes, keys.sum_v)
+        launch(*inputs, out, total)
     else:
         _run_anywhere(p, out, total)
     return out, total

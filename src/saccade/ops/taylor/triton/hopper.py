@@ -84,7 +84,7 @@ def hopper_launch(f: Form, *, keep: bool) -> Launch | None:
     temperature, total = single if f.normalised else half, single if keep else None
     try:
         launch = _launch(f, kernels)
-        launch.compile((half, half, half, temperature, half, half, half, total))
+        launch.compile((half, half, half, temperature, half, half, single, half, total))
     except Exception:
         return None
     return launch

@@ -1,6 +1,6 @@
 """The direct forward for Hopper, in Gluon: programs that stay, products that run on.
 
-x, k, v, s, o and z are as in `direct_kernels`, but c is inside the weights: w = c + s (b + a s).
+x, k, v, s, o and z are as in `direct_kernels`; w is w' there, b s + a s^2.
 
 A program takes every n-th tile of ROWS queries, n programs being at once. The blocks of keys and
 values that its tiles meet are one sequence, copied by TMA, and step g of it
@@ -84,10 +84,10 @@ def line(x, a, b):
 
 
 @gluon.jit
-def weights(s, curve, slope, c):
-    """c + slope s + curve s^2 in bfloat16."""
+def weights(s, curve, slope):
+    """slope s + curve s^2 in bfloat16."""
     s = gl.inline_asm_elementwise(PAIR, "=r,r,r", [s], dtype=gl.bfloat16, is_pure=True, pack=2)
-    return line(s, line(s, curve, slope), c)
+    return line(s, line(s, curve, slope), -0.0)
 
 
 @gluon.jit
@@ -194,7 +194,7 @@ def coefficients_of(table_row, coefficients, NORMALIZE: gl.constexpr, SCORES: gl
 
 @gluon.jit
 def step(
-    g, last, x, w, acc, cursor, coming, table_row, tensors, buffers, keys, coefficients, c,
+    g, last, x, w, acc, cursor, coming, table_row, tensors, buffers, keys, coefficients,
     NORMALIZE: gl.constexpr, SCORES: gl.constexpr,
 ):  # fmt: skip
     """Issue s_{g+1} and w_g v_g; w_{g+1}, o, the sums of w_{g+1}, and where the cursor went."""
@@ -208,13 +208,13 @@ def step(
     acc = warpgroup_mma(w, vs.index(slot).reshape([vs.shape[3], vs.shape[4]]), acc, is_async=True)
     i = g + SLOTS - 1
     cursor = copy_next(i, i <= last, cursor, coming, tensors, buffers, keys)
-    following = weights(warpgroup_mma_wait(1, [s]), curve, slope, c)
+    following = weights(warpgroup_mma_wait(1, [s]), curve, slope)
     return gl.convert_layout(following, w.type.layout), acc, eighths(following), cursor
 
 
 @gluon.jit(do_not_specialize=["heads", "tiles"])
 def hopper_forward(
-    q_ptr, k_desc, v_desc, temperature_ptr, curves_ptr, slopes_ptr, out_ptr, total_ptr,
+    q_ptr, k_desc, v_desc, temperature_ptr, curves_ptr, slopes_ptr, sum_v_ptr, out_ptr, total_ptr,
     heads, queries, keys, tiles, qb, qh, qn, scale, over, a, b, c, floor, lift,
     DIM: gl.constexpr, ROWS: gl.constexpr, BLOCK: gl.constexpr, SLOTS: gl.constexpr,
     NORMALIZE: gl.constexpr,
@@ -265,7 +265,7 @@ def hopper_forward(
     curve, slope = coefficients_of(table_row, coefficients, NORMALIZE, SCORES)
     mbarrier.wait(k_full.index(0), 0)
     s = warpgroup_mma_wait(0, [start_scores(xs.index(0), ks.index(0), SCORES)])
-    w = weights(s, curve, slope, c)
+    w = weights(s, curve, slope)
     sums = eighths(w)
     w = gl.convert_layout(w, OPERAND)
 
@@ -279,31 +279,33 @@ def hopper_forward(
                 table_row += BLOCK
                 w, acc, part, cursor = step(
                     g, last, xs.index(mine), w, acc, cursor, coming, table_row,
-                    tensors, buffers, keys, coefficients, c, NORMALIZE, SCORES,
+                    tensors, buffers, keys, coefficients, NORMALIZE, SCORES,
                 )  # fmt: skip
                 sums += part
                 g += 1
         w, acc, part, cursor = step(
             g, last, xs.index(mine), w, acc, cursor, coming, table_row + BLOCK,
-            tensors, buffers, keys, coefficients, c, NORMALIZE, SCORES,
+            tensors, buffers, keys, coefficients, NORMALIZE, SCORES,
         )  # fmt: skip
         sums += part
         # And one to the first block of the next.
         table_row = gl.minimum(tile + programs, tiles - 1) // per_head * keys
         w, acc, part, cursor = step(
             g + 1, last, xs.index(1 - mine), w, acc, cursor, coming, table_row,
-            tensors, buffers, keys, coefficients, c, NORMALIZE, SCORES,
+            tensors, buffers, keys, coefficients, NORMALIZE, SCORES,
         )  # fmt: skip
         g += 2
         after = tile + 2 * programs
         x = load_queries(q_ptr, after, tiles, per_head, heads, qb, qh, qn, ROWS, DIM)
         o = warpgroup_mma_wait(0, [acc])
-        z = gl.maximum(gl.convert_layout(gl.sum(sums, axis=1), SUMS) * over, floor)
+        z = gl.maximum(gl.convert_layout(gl.sum(sums, axis=1), SUMS) * over + c, floor)
         z = gl.where(z > 0, z, 1.0)
         sums = part
-        row = (tile // per_head).to(gl.int64) * queries + tile % per_head * ROWS
-        o = (o * (lift * over / z)[:, None]).to(gl.bfloat16)
-        o = gl.convert_layout(o, rows_layout(DIM, W))
+        bh = (tile // per_head).to(gl.int64)
+        row = bh * queries + tile % per_head * ROWS
+        constant = c * gl.load(sum_v_ptr + bh * DIM + gl.arange(0, DIM, gl.SliceLayout(0, OUT)))
+        o = (o + constant[None, :]) * (lift * over / z)[:, None]
+        o = gl.convert_layout(o.to(gl.bfloat16), rows_layout(DIM, W))
         gl.store(row_pointers(out_ptr + row * DIM, DIM, ROWS, DIM), o)
         if total_ptr is not None:
             gl.store(total_ptr + row + gl.arange(0, ROWS, SUMS), z)
