@@ -157,7 +157,7 @@ def rows_times(
     x, base, keep, factors, width, stride_n, stride_d, matrix, row_stride, column_stride, acc,
     PIECE: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """acc + x M, x (rows, W) being the rows from `base` on times their factors.
+    """acc + x M, x (rows, W) being the rows from `base` on, times their factors where given.
 
     M (W, columns of acc) is float32 in memory, and would fill registers and shared memory where
     both are wide: PIECE of its rows are taken at a time.
@@ -171,9 +171,10 @@ def rows_times(
     else:
         for first in range(0, WIDTH, STEP):
             part = load_rows(base, keep, first + inner, width, stride_n, stride_d, EVEN)
-            part = (part.to(tl.float32) * factors[:, None]).to(x.dtype)
+            if factors is not None:
+                part = part.to(tl.float32) * factors[:, None]
             m = tl.load(matrix + first * row_stride).to(x.dtype)
-            acc = product(part, m, acc, PRECISION)
+            acc = product(part.to(x.dtype), m, acc, PRECISION)
     return acc
 
 

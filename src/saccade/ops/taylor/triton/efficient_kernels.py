@@ -29,6 +29,7 @@ import triton.language as tl
 from saccade.ops.products import settle
 from saccade.ops.taylor.triton.blocks import (
     head_offset,
+    kept_rows,
     load_rows,
     load_share,
     load_table,
@@ -205,6 +206,113 @@ def _load_moments(place, DP: tl.constexpr, EP: tl.constexpr, DTYPE: tl.constexpr
 
 
 @triton.jit
+def _quadratic(
+    base, keep, state, held, D, E, stride_n, stride_d,
+    TILES: tl.constexpr, PAIRS: tl.constexpr, EP: tl.constexpr, PART: tl.constexpr,
+    HOLD: tl.constexpr, EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """(x (x) x) S of rows as they lie in memory, PART x 16 features a step."""
+    PARTS: tl.constexpr = 16 // PART
+    acc = tl.zeros([keep.shape[0], EP], tl.float32)
+    if HOLD:
+        for step in tl.static_range(PAIRS * PARTS):
+            phi = _symmetric(base, keep, step, D, stride_n, stride_d, TILES, PART, EVEN, DTYPE)
+            acc = settle(product(phi, held[step], acc, PRECISION))
+    else:
+        across = EP if EVEN else E  # a stride that is known costs nothing
+        m = tl.program_id(0) * 0  # a tensor, since the loop carries it
+        n, part = m, m
+        for step in range(PAIRS * PARTS):
+            first = m * 16 + part * PART
+            x_m = _columns(base, keep, first, D, stride_n, stride_d, PART, EVEN, DTYPE)
+            x_n = _columns(base, keep, n * 16, D, stride_n, stride_d, 16, EVEN, DTYPE)
+            s = _load_state(state, step * PART * 16, across, PART * 16, EP, EVEN, DTYPE)
+            acc = settle(product(_outer(x_m, x_n), s, acc, PRECISION))
+            # Counted on, as `_pair` counts, without branches: they keep a loop from a pipeline.
+            part = (part + 1) % PARTS
+            n += (part == 0).to(tl.int32)
+            m += (n == TILES).to(tl.int32)
+            n = tl.where(n == TILES, m, n)
+    return acc
+
+
+@triton.jit
+def _denominators(
+    x, base, keep, alpha, gram_at, held, D, stride_n, stride_d,
+    PIECE: tl.constexpr, HOLD: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """alpha^2 x G x + alpha x.p of every row, some columns of G at a time.
+
+    Products of float32 would not find registers for whole columns.
+    """
+    DP: tl.constexpr = x.shape[1]
+    ROWS: tl.constexpr = DP if x.dtype == tl.bfloat16 else PIECE
+    COLUMNS: tl.constexpr = 32 if DP > 32 else DP
+    columns = tl.arange(0, COLUMNS)
+    z = tl.zeros([x.shape[0]], tl.float32)
+    for first in tl.static_range(0, DP, COLUMNS):
+        along = tl.zeros([x.shape[0], COLUMNS], tl.float32)
+        if HOLD:
+            along = product(x, held[-1], along, PRECISION)
+        else:
+            along = rows_times(
+                x, base, keep, None, D, stride_n, stride_d, gram_at + first, DP, 1, along,
+                ROWS, EVEN, PRECISION,
+            )  # fmt: skip
+        along = along * alpha[:, None] + tl.load(gram_at + DP * DP + first + columns)[None, :]
+        part = x
+        if COLUMNS < DP:
+            part = load_rows(base, keep, first + columns, D, stride_n, stride_d, EVEN)
+        z += tl.sum(along * part.to(tl.float32), axis=1)
+    return z * alpha
+
+
+@triton.jit
+def _values_of_block(
+    x_base, keep, exists, state, held, mixed_at, out_ptr, total_ptr, row, D, E, xn, xd,
+    factor, share, c, floor, lift,
+    TILES: tl.constexpr, PAIRS: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
+    PART: tl.constexpr, PIECE: tl.constexpr, HOLD: tl.constexpr,
+    NORMALIZE: tl.constexpr, DIVIDE: tl.constexpr, MASKED: tl.constexpr, LIFT: tl.constexpr,
+    EVEN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """`values` of one block of rows, the first of which is `row` of all heads' rows.
+
+    Rows enter all products as they lie in memory; alpha multiplies what comes out. Denominators
+    come first: beside a wide accumulator they would not find registers.
+    """
+    cols, wide, local = tl.arange(0, DP), tl.arange(0, EP), tl.arange(0, keep.shape[0])
+    gram_at = mixed_at + DP * EP
+    x = load_rows(x_base, keep, cols, D, xn, xd, EVEN).to(DTYPE)
+    alpha = row_factors(x, factor, NORMALIZE)
+    over = 1.0
+    if DIVIDE:
+        z = _denominators(
+            x, x_base, keep, alpha, gram_at, held, D, xn, xd, PIECE, HOLD, EVEN, PRECISION
+        )
+        z = tl.maximum(z + c * share, floor * share)
+        z = tl.where(z > 0, z, 1.0)
+        if total_ptr is not None:
+            tl.store(total_ptr + row + local, z, mask=exists)
+        over = (output_factor(share, lift, LIFT) / z)[:, None]
+    acc = _quadratic(
+        x_base, keep, state, held, D, E, xn, xd,
+        TILES, PAIRS, EP, PART, HOLD, EVEN, DTYPE, PRECISION,
+    )  # fmt: skip
+    acc *= alpha[:, None]
+    if HOLD:
+        acc = product(x, held[-2], acc, PRECISION)
+    else:
+        acc = rows_times(
+            x, x_base, keep, None, D, xn, xd, mixed_at, EP, 1, acc, PIECE, EVEN, PRECISION
+        )
+    acc = (acc * alpha[:, None] + tl.load(gram_at + DP * DP + DP + wide)[None, :]) * over
+    if MASKED:
+        acc *= tl.where(keep, 1.0, 0.0)[:, None]
+    store_rows(out_ptr + row * E, exists, wide, E, E, acc)
+
+
+@triton.jit
 def values(
     x_ptr, mask_ptr, temperature_ptr, share_ptr, state_ptr, moments_ptr, out_ptr, total_ptr,
     heads, tokens, D, E, per_program,
@@ -215,17 +323,15 @@ def values(
     SHARED: tl.constexpr, LIFT: tl.constexpr, EVEN: tl.constexpr,
     GRAIN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """(x (x) x) S + x L + r for some blocks of rows; over z where DIVIDE.
+    """(x (x) x) S + x L + r for a block of rows; over z where DIVIDE.
 
     The state goes by in steps of PART x 16 features; where HOLD, it is loaded once for all blocks
     of a program.
     """
-    STEPS: tl.constexpr = PAIRS * (16 // PART)
     D, E, xb, xh, xn = multiples((D, E, xb, xh, xn), GRAIN)
     bh = tl.program_id(1)
     first = tl.program_id(0) * per_program
     last = tl.minimum(first + per_program, tokens)
-    cols, wide, local = tl.arange(0, DP), tl.arange(0, EP), tl.arange(0, ROWS)
     x_base = x_ptr + head_offset(bh, heads, xb, xh) + first.to(tl.int64) * xn
     mask_ptr += (bh // heads).to(tl.int64) * tokens
     factor = scale
@@ -234,61 +340,30 @@ def values(
     share = load_share(share_ptr, bh // heads, SHARED)
     state = state_ptr + bh.to(tl.int64) * PAIRS * 256 * E
     mixed_at = moments_ptr + bh.to(tl.int64) * (DP * EP + DP * DP + DP + EP)
-    gram_at = mixed_at + DP * EP
-    sums_at = gram_at + DP * DP
+    row = bh.to(tl.int64) * tokens + first
     held = ()
     if HOLD:
-        for step in tl.static_range(STEPS):
+        for step in tl.static_range(PAIRS * (16 // PART)):
             held += (_load_state(state, step * PART * 16, E, PART * 16, EP, EVEN, DTYPE),)
         held += _load_moments(mixed_at, DP, EP, DTYPE)
-    row = bh.to(tl.int64) * tokens + first
-    for start in range(first, last, ROWS):
-        exists = start + local < last
-        keep = exists
-        if MASKED:
-            keep = tl.load(mask_ptr + start + local, mask=exists, other=0) != 0
-        acc = tl.zeros([ROWS, EP], tl.float32)
-        if HOLD:
-            for step in tl.static_range(STEPS):
-                phi = _symmetric(x_base, keep, step, D, xn, xd, TILES, PART, EVEN, DTYPE)
-                acc = settle(product(phi, held[step], acc, PRECISION))
-        else:
-            for step in range(STEPS):
-                phi = _symmetric(x_base, keep, step, D, xn, xd, TILES, PART, EVEN, DTYPE)
-                s = _load_state(state, step * PART * 16, E, PART * 16, EP, EVEN, DTYPE)
-                acc = settle(product(phi, s, acc, PRECISION))
-        x = load_rows(x_base, keep, cols, D, xn, xd, EVEN).to(tl.float32)
-        alpha = row_factors(x, factor, NORMALIZE)
-        acc *= (alpha * alpha)[:, None]
-        x *= alpha[:, None]
-        x_low = x.to(DTYPE)
-        if HOLD:
-            acc = product(x_low, held[STEPS], acc, PRECISION)
-        else:
-            acc = rows_times(
-                x_low, x_base, keep, alpha, D, xn, xd, mixed_at, EP, 1, acc, PIECE, EVEN, PRECISION
-            )
-        acc += tl.load(sums_at + DP + wide)[None, :]
-        if DIVIDE:
-            along = tl.zeros([ROWS, DP], tl.float32)
-            if HOLD:
-                along = product(x_low, held[STEPS + 1], along, PRECISION)
-            else:
-                along = rows_times(
-                    x_low, x_base, keep, alpha, D, xn, xd, gram_at, DP, 1, along,
-                    PIECE, EVEN, PRECISION,
-                )  # fmt: skip
-            along += tl.load(sums_at + cols)[None, :]
-            z = tl.maximum(tl.sum(along * x, axis=1) + c * share, floor * share)
-            z = tl.where(z > 0, z, 1.0)
-            acc *= (output_factor(share, lift, LIFT) / z)[:, None]
-            if total_ptr is not None:
-                tl.store(total_ptr + row + local, z, mask=exists)
-        if MASKED:
-            acc *= tl.where(keep, 1.0, 0.0)[:, None]
-        store_rows(out_ptr + row * E, exists, wide, E, E, acc)
-        x_base += ROWS * xn
-        row += ROWS
+        for start in range(first, last, ROWS):
+            exists = start + tl.arange(0, ROWS) < last
+            keep = kept_rows(start, last, mask_ptr, ROWS, MASKED)
+            _values_of_block(
+                x_base, keep, exists, state, held, mixed_at, out_ptr, total_ptr, row, D, E, xn, xd,
+                factor, share, c, floor, lift, TILES, PAIRS, DP, EP, PART, PIECE, HOLD,
+                NORMALIZE, DIVIDE, MASKED, LIFT, EVEN, DTYPE, PRECISION,
+            )  # fmt: skip
+            x_base += ROWS * xn
+            row += ROWS
+    else:  # no loop: what it carries would not find registers
+        exists = first + tl.arange(0, ROWS) < last
+        keep = kept_rows(first, last, mask_ptr, ROWS, MASKED)
+        _values_of_block(
+            x_base, keep, exists, state, held, mixed_at, out_ptr, total_ptr, row, D, E, xn, xd,
+            factor, share, c, floor, lift, TILES, PAIRS, DP, EP, PART, PIECE, HOLD,
+            NORMALIZE, DIVIDE, MASKED, LIFT, EVEN, DTYPE, PRECISION,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -365,9 +440,8 @@ def gradients(
             acc = product(y, tl.trans(held[STEPS]), acc, PRECISION)
             along = product(x, held[STEPS + 1], along, PRECISION)
         else:
-            ones = tl.full([ROWS], 1.0, tl.float32)
             acc = rows_times(
-                y, y_base, keep, ones, E, yn, yd, mixed_at, 1, EP, acc, PIECE, EVEN, PRECISION
+                y, y_base, keep, None, E, yn, yd, mixed_at, 1, EP, acc, PIECE, EVEN, PRECISION
             )
             along = rows_times(
                 x, x_base, keep, alpha, D, xn, xd, gram_at, DP, 1, along, PIECE, EVEN, PRECISION
