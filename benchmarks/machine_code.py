@@ -18,6 +18,7 @@ import os
 import re
 import subprocess
 import tempfile
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 os.environ.pop("TRITON_INTERPRET", None)
@@ -34,6 +35,7 @@ from saccade.ops.taylor.triton import problem as taylor_problem
 from saccade.ops.taylor.triton.direct import _run_anywhere, run_direct, run_direct_backward
 from saccade.ops.taylor.triton.efficient import run_efficient, run_efficient_backward
 from saccade.ops.taylor.triton.problem import Problem, form_of
+from saccade.ops.taylor.triton.sums import row_sums, turned_shares
 
 SMALL_KERNELS = (
     "add_parts",
@@ -46,6 +48,7 @@ POINTERS = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg")
 # Bytes of shared memory that one program may have.
 SHARED_LIMIT = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10}
+FULL = 33  # samples whose tiles fill 132 multiprocessors, once or several times
 TENSOR_COLUMNS = 512  # of the memory that sm_100 keeps its products in
 
 
@@ -145,7 +148,19 @@ def compile_all(
     run_direct_backward(problem, out, out, total)
     out, total, state, sums = run_efficient(problem)
     run_efficient_backward(problem, out, out, total, state, sums)
+    if "accumulate_turned" not in dict(found):
+        compile_turned(problem)
     return found
+
+
+def compile_turned(problem: Problem) -> None:
+    """The sums over turned keys, where there are any; of few heads they may not be turned."""
+    q, k, v = (x.to("meta").expand(FULL, *x.shape[1:]) for x in problem[:3])
+    form = replace(problem.form, batch=FULL, device=q.device)
+    many = Problem(q, k, v, q, problem.temperature, form)
+    out = many.new(FULL, form.heads, form.queries, form.width)
+    if turned_shares(form, out.nbytes) is not None:
+        row_sums(many, room=out)
 
 
 def main() -> None:

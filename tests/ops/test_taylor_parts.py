@@ -69,6 +69,10 @@ class Memory:
         self.held -= size
 
 
+# Where some part has turned keys; with 65,536 tokens few heads are left, and all rows are split.
+TURNED = {(n, d) for n in (1024, 4096, 16384) for d in (32, 64, 128)} | {(65536, 128)}
+
+
 @pytest.mark.parametrize("normalised", [False, True], ids=["plain", "normalised"])
 @pytest.mark.parametrize(
     ("tokens", "dim"), [(n, d) for n in (1024, 4096, 16384, 65536) for d in (16, 32, 64, 128)]
@@ -83,9 +87,12 @@ def test_a_pass_without_gradients_keeps_to_memory_like_softmax(
     x = torch.empty(batch, 8, tokens, dim, dtype=torch.bfloat16, device="meta")
     temperature = torch.empty(8, device="meta") if normalised else None
     p = Problem.of(x, x, x, None, temperature, 1.0, 0.5, 1.0, 1.0, normalised, "ieee")
-    token = launches._rehearsed.set(set())
+    launched = set()
+    token = launches._rehearsed.set(launched)
     out, total = efficient.run_in_parts(p, keep=False)
     launches._rehearsed.reset(token)
+    kernels = {launch.kernel.__name__ for launch, _ in launched}
+    assert ("accumulate_turned" in kernels) is ((tokens, dim) in TURNED)
     assert total is None
     assert memory.held == out.nbytes == x.nbytes
     assert memory.peak <= 1.25 * out.nbytes
@@ -148,3 +155,17 @@ def test_split_tiles_are_summed_in_the_memory_of_the_output(width, monkeypatch):
     monkeypatch.setattr(sums, "_scratch", lambda p, room, count: p.numbers(count))
     assert torch.equal(run(), found)
     assert set(inside) == {True}  # on a GPU a first call is rehearsed
+
+
+def test_turned_keys_need_no_table_of_lengths(monkeypatch):
+    x = torch.empty(33, 8, 1024, 64, dtype=torch.bfloat16, device="meta")
+    temperature = torch.empty(8, device="meta")
+    p = Problem.of(x, x, x, None, temperature, 1.0, 0.5, 1.0, 1.0, True, "ieee")
+    tables, table = [], Problem.table
+    monkeypatch.setattr(Problem, "table", lambda *a: tables.append(a) or table(*a))
+    token = launches._rehearsed.set(set())
+    sums.row_sums(p, room=x)
+    assert not tables
+    sums.row_sums(p)
+    assert tables
+    launches._rehearsed.reset(token)

@@ -127,6 +127,17 @@ def test_a_device_nobody_knows_gets_the_blocks_that_ask_for_least():
     assert len({blocks((9, 0)), blocks((8, 0)), blocks((8, 6))}) == 3
 
 
+def test_keys_are_turned_where_that_was_timed():
+    def turned(dtype, capability):
+        widths = (32, 64, 128)
+        sizes = [settings.blocks_for("accumulate", w, dtype, capability) for w in widths]
+        return [size.turned is not None for size in sizes]
+
+    assert turned(torch.bfloat16, (9, 0)) == [True] * 3
+    assert turned(torch.bfloat16, (8, 0)) == turned(torch.bfloat16, (10, 0)) == [False] * 3
+    assert turned(torch.float32, (9, 0)) == [False] * 3
+
+
 def result_and_gradients(algorithm, inputs, dtype):
     q, k, v, mask, temperature = inputs
     leaves = [x.to(dtype).requires_grad_() for x in (q, k, v, temperature)]
@@ -364,7 +375,8 @@ def kernels_of(lines):
 @pytest.mark.parametrize("normalised", [[], ["--normalised"]], ids=["plain", "normalised"])
 def test_products_stay_whole_on_hopper(normalised):
     lines = machine_code(*normalised)
-    assert len(kernels_of(lines)) == 9 + 11 + 2 * 12
+    assert len(kernels_of(lines)) == 9 + 13 + 14 + 12  # eight heads of 128 are enough to turn keys
+    assert len([line for line in lines if "accumulate_turned" in line]) == 3
     assert not [line for line in lines if "SERIALISED" in line or "DOES NOT FIT" in line]
     spilled = [
         int(re.search(r"(\d+) bytes spilled", line)[1]) for line in lines if "hopper" in line
@@ -390,7 +402,8 @@ def test_products_stay_whole_on_hopper(normalised):
 )
 def test_kernels_fit_and_hardly_spill_on_every_device(arch, dtype, dims, allowed):
     lines = machine_code("--arch", arch, "--dtype", dtype, "--dims", dims, "--normalised")
-    assert len(kernels_of(lines)) == 11 * len(dims.split(","))
+    turned = [line for line in lines if "accumulate_turned" in line]
+    assert len(kernels_of(lines)) == 11 * len(dims.split(",")) + 2 * len(turned)
     assert not [line for line in lines if "DOES NOT FIT" in line or "SERIALISED" in line]
     spilled = {line: int(re.search(r"(\d+) bytes spilled", line)[1]) for line in lines}
     assert not [line for line, size in spilled.items() if size > allowed]

@@ -3,7 +3,7 @@
 A row x is cut into tiles of 16. The outer product of tiles (m, n) is 256 features; by symmetry only
 m <= n is needed, off-diagonal pairs counted twice. With sums over keys divided by N:
 
-    S = sum (k (x) k) v^T                                                            (accumulate)
+    S = sum (k (x) k) v^T                                         (accumulate, accumulate_turned)
     L = sum k v^T,   G = sum k k^T,   p = sum k,   r = sum v                    (moment_kernels.py)
     o = (a (x (x) x) S + b x L + c r) / z,   z = a x G x + b x.p + c m                   (values)
 
@@ -49,6 +49,7 @@ __all__ = [
     "accumulate",
     "feature_of_row",
     "gradients",
+    "tile_pair",
     "turned_outer",
     "unfold",
     "values",
@@ -56,7 +57,7 @@ __all__ = [
 
 
 @triton.jit
-def _pair(t, TILES: tl.constexpr):
+def tile_pair(t, TILES: tl.constexpr):
     """The t-th pair (m, n), m <= n, counted row by row."""
     m = 0
     for r in tl.static_range(1, TILES):
@@ -108,7 +109,7 @@ def _symmetric(
     TILES: tl.constexpr, PART: tl.constexpr, EVEN: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
     """PART x 16 features of some rows: PART columns of tile m by all of tile n."""
-    m, n = _pair(step // (16 // PART), TILES)
+    m, n = tile_pair(step // (16 // PART), TILES)
     first = m * 16 + step % (16 // PART) * PART
     x_m = _columns(base, keep, first, D, stride_n, stride_d, PART, EVEN, DTYPE)
     x_n = _columns(base, keep, n * 16, D, stride_n, stride_d, 16, EVEN, DTYPE)
@@ -146,7 +147,7 @@ def accumulate(
     program = tl.program_id(0)
     split, pair = program // count, before + program % count
     bh = pair // PAIRS
-    m, n = _pair(pair % PAIRS, TILES)
+    m, n = tile_pair(pair % PAIRS, TILES)
     wide, local = tl.arange(0, EP), tl.arange(0, BLOCK)
     first = split * per_split
     last = tl.minimum(first + per_split, tokens)
@@ -228,7 +229,7 @@ def _quadratic(
             x_n = _columns(base, keep, n * 16, D, stride_n, stride_d, 16, EVEN, DTYPE)
             s = _load_state(state, step * PART * 16, across, PART * 16, EP, EVEN, DTYPE)
             acc = settle(product(_outer(x_m, x_n), s, acc, PRECISION))
-            # Counted on, as `_pair` counts, without branches: they keep a loop from a pipeline.
+            # Counted on, as `tile_pair` counts, without branches: they keep a loop from a pipeline.
             part = (part + 1) % PARTS
             n += (part == 0).to(tl.int32)
             m += (n == TILES).to(tl.int32)

@@ -19,6 +19,7 @@ from saccade.ops.taylor.triton.blocks import (
     table_offset,
     table_place,
 )
+from saccade.ops.taylor.triton.turned_kernels import store_turned
 
 __all__ = ["moments"]
 
@@ -82,20 +83,20 @@ def _unfold_sums(sums, FOLD: tl.constexpr, HEIGHT: tl.constexpr):
 
 @triton.jit
 def moments(
-    x_ptr, w_ptr, r_ptr, mask_ptr, temperature_ptr, out_ptr, squares_ptr,
+    x_ptr, w_ptr, r_ptr, mask_ptr, temperature_ptr, out_ptr, aside_ptr,
     heads, tokens, D, E, per_split,
     xb, xh, xn, xd, wb, wh, wn, wd, scale, quadratic, linear, constant,
     DP: tl.constexpr, EP: tl.constexpr, BLOCK: tl.constexpr, FOLD: tl.constexpr,
     HEIGHT: tl.constexpr, NORMALIZE: tl.constexpr, TEMPERED: tl.constexpr, WEIGHTED: tl.constexpr,
-    MASKED: tl.constexpr, EVEN: tl.constexpr,
+    MASKED: tl.constexpr, TURNED: tl.constexpr, EVEN: tl.constexpr,
     GRAIN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The smaller sums L, G, p, r over keys and values, or queries and dy with weights r = dz.
 
     Narrow tokens are folded, FOLD side by side, so that products are wide enough for the matrix
     unit; blocks off the diagonal are thrown away. Sums of rows are products with HEIGHT rows of
-    ones, or added up number by number where HEIGHT is 0. Where rows are normalised, each one's
-    alpha^2 is kept for `accumulate`.
+    ones, or added up number by number where HEIGHT is 0. Aside are left, where rows are normalised,
+    each one's alpha^2 for `accumulate`; where TURNED, alpha x for `accumulate_turned`.
     """
     D, E, xb, xh, xn, wb, wh, wn = multiples((D, E, xb, xh, xn, wb, wh, wn), GRAIN)
     split, bh = tl.program_id(0), tl.program_id(1)
@@ -107,7 +108,10 @@ def moments(
     w_base = w_ptr + head_offset(bh, heads, wb, wh) + first.to(tl.int64) * wn
     mask_ptr += (bh // heads).to(tl.int64) * tokens
     r_ptr += bh.to(tl.int64) * tokens
-    squares_ptr += table_offset(bh, tokens)
+    if TURNED:
+        aside_ptr += (bh.to(tl.int64) * tokens + first) * DP
+    else:
+        aside_ptr += table_offset(bh, tokens)
     factor = scale
     if TEMPERED:
         factor = scale * tl.load(temperature_ptr + bh % heads)
@@ -125,10 +129,14 @@ def moments(
             x = x.to(tl.float32)
             squares = tl.sum(tl.reshape(x * x, (rows, FOLD, DP)), axis=2)
             alpha = factor / tl.maximum(tl.sqrt(squares), NORM_EPS)
-            square = (alpha * alpha).to(squares_ptr.dtype.element_ty)
-            tl.store(squares_ptr + table_place(start + local), square, mask=start + local < last)
+            if not TURNED:
+                square = (alpha * alpha).to(aside_ptr.dtype.element_ty)
+                tl.store(aside_ptr + table_place(start + local), square, mask=start + local < last)
             x = _by_token(x, alpha)
         x = x.to(DTYPE)
+        if TURNED:
+            store_turned(aside_ptr, x, BLOCK)
+            aside_ptr += BLOCK * DP
         weighted = x
         if WEIGHTED:
             r = tl.load(r_ptr + start + local, mask=start + local < last, other=0.0)

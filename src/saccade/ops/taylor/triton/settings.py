@@ -34,6 +34,8 @@ class Blocks(NamedTuple):
             a second program no longer fits beside the first, or loses its way and spills them
             nearly all.
         piece: How many rows of L or G a product beside the loop takes at once.
+        turned: What sums take where keys are turned (`turned_kernels.py`), beside what they take
+            where they are not; None where keys are never turned.
     """
 
     rows: int
@@ -43,6 +45,7 @@ class Blocks(NamedTuple):
     resident: int = 1
     registers: int | None = None
     piece: int = 32
+    turned: float | None = None
 
     def options(self) -> dict[str, int]:
         """Launch options."""
@@ -80,9 +83,9 @@ _HOPPER: Table = {
     },
     "accumulate": {
         16: Blocks(0, 64, 4, 3, resident=4),
-        32: Blocks(0, 64, 4, 3, resident=3, registers=168),
-        64: Blocks(0, 64, 4, 3, resident=2),
-        128: Blocks(0, 128, 8, 3),
+        32: Blocks(0, 64, 4, 3, resident=3, registers=168, turned=0.9),
+        64: Blocks(0, 64, 4, 3, resident=2, turned=1.0),
+        128: Blocks(0, 128, 8, 3, turned=0.8),
     },
     "moments": {
         16: Blocks(64, 128, 4, 3, resident=2),

@@ -5,6 +5,7 @@ idle; partial sums are added in a fixed order.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -18,8 +19,9 @@ from saccade.ops.taylor.triton.moment_kernels import moments
 from saccade.ops.taylor.triton.narrow_kernels import narrow_sums
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_div, multiprocessors
 from saccade.ops.taylor.triton.settings import Blocks
+from saccade.ops.taylor.triton.turned_kernels import accumulate_turned
 
-__all__ = ["Gradients", "rounds", "row_moments", "row_state", "row_sums"]
+__all__ = ["Gradients", "rounds", "row_moments", "row_state", "row_sums", "turned_shares"]
 
 _PART_BLOCK = 1024
 _LEAST_STEPS = 8  # of a loop over the rows of a split
@@ -137,10 +139,13 @@ def row_sums(
     Args:
         p: The problem.
         gradients: With them sums go over queries.
-        room: A tensor that is not written yet, for sums of some of the rows.
+        room: A tensor that is not written yet, for sums of some of the rows, or for turned keys.
     """
     if _is_narrow(p.form):
         return _narrow_sums(p, gradients)
+    shares = turned_shares(p.form, room.nbytes) if room is not None and gradients is None else None
+    if room is not None and shares is not None:
+        return _turned_sums(p, room, shares)
     moments, squares = row_moments(p, gradients)
     return row_state(p, squares, gradients, room), moments
 
@@ -191,25 +196,31 @@ def _narrow_sums(p: Problem, gradients: Gradients | None) -> tuple[Tensor, Tenso
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
-def _moments_launch(f: Form, of_queries: bool) -> Launch:
+def _moments_launch(f: Form, of_queries: bool, turned: bool) -> Launch:
     size = f.blocks("moments")
     parts, numbers, constants = _loop(f, size, of_queries)
     # Wide values beside narrow keys, folded, are more than registers hold.
     height = size.rows if f.padded_width <= 2 * f.padded_dim else 0
     fold = min(height // f.padded_dim, size.block // 16)  # a product takes 16 rows or more
-    constants |= {"FOLD": max(1, fold), "HEIGHT": height}
+    constants |= {"FOLD": max(1, fold), "HEIGHT": height, "TURNED": turned}
     return Launch(moments, (parts, f.batch_heads), numbers, constants)
 
 
 def row_moments(p: Problem, gradients: Gradients | None = None) -> tuple[Tensor, Tensor]:
     """The smaller sums, and a table of alpha^2 of every row that is normalised."""
-    f, of_queries = p.form, gradients is not None
+    x = p.k if gradients is None else p.q
+    squares = p.table(x.shape[2]) if p.form.normalised else x
+    return _moments(p, gradients, squares, turned=False), squares
+
+
+def _moments(p: Problem, gradients: Gradients | None, aside: Tensor, *, turned: bool) -> Tensor:
+    """The smaller sums; what is left aside for the state is written to `aside`."""
+    f = p.form
     x, w, r = (p.k, p.v, p.k) if gradients is None else (p.q, *gradients)
-    launch = _moments_launch(f, of_queries)
-    squares = p.table(x.shape[2]) if f.normalised else x
+    launch = _moments_launch(f, gradients is not None, turned)
     sums = p.numbers(launch.grid[0], f.batch_heads, f.moments_size)
-    launch(x, w, r, p.key_mask, p.temperature, sums, squares)
-    return _add(p, sums, torch.float32), squares
+    launch(x, w, r, p.key_mask, p.temperature, sums, aside)
+    return _add(p, sums, torch.float32)
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
@@ -241,16 +252,28 @@ def row_state(
     f, of_queries = p.form, gradients is not None
     x, w = (p.k, p.v) if gradients is None else (p.q, gradients[0])
     shares = _state_shares(f, f.batch_heads, x.shape[2], 0 if room is None else room.nbytes)
+    launch_of = functools.partial(_state_launch, f, of_queries)
+    return _sum_tiles(p, shares, launch_of, (x, w, p.key_mask, squares), room)
+
+
+def _sum_tiles(
+    p: Problem,
+    shares: _Shares,
+    launch_of: Callable[[int, int, int], Launch],
+    tensors: tuple[Tensor, ...],
+    room: Tensor | None,
+) -> Tensor:
+    """The state, from launches of tiles: of the first, of how many and in how many splits."""
+    f = p.form
     state = p.new(f.batch_heads, f.pairs * 256, f.width, dtype=f.operands)
     if shares.whole:
-        launch = _state_launch(f, of_queries, 0, shares.whole, 1)
-        launch(x, w, p.key_mask, squares, state)
+        launch_of(0, shares.whole, 1)(*tensors, state)
     if shares.rest:
-        launch = _state_launch(f, of_queries, shares.whole, shares.rest, shares.splits)
+        launch = launch_of(shares.whole, shares.rest, shares.splits)
         size = shares.rest * 256 * f.width
         splits = launch.grid[0] // shares.rest
         parts = _scratch(p, room, splits * size)
-        launch(x, w, p.key_mask, squares, parts)
+        launch(*tensors, parts)
         rest = state.view(-1)[shares.whole * 256 * f.width :]
         _add_launch(splits, size, size)(parts, rest, rest)
     return state
@@ -261,3 +284,70 @@ def _scratch(p: Problem, room: Tensor | None, count: int) -> Tensor:
     if room is None or room.nbytes < 4 * count or room.nbytes % 4 or room.data_ptr() % 16:
         return p.numbers(count)
     return room.view(-1).view(torch.float32)[:count]
+
+
+@functools.lru_cache(maxsize=KEPT_FORMS)
+def turned_shares(f: Form, room: int) -> _Shares | None:
+    """The shares of tiles where keys are turned, in so many bytes; None where they are not.
+
+    Sums of split rows lie in the same bytes, where no keys are or those are that nobody reads any
+    more. Where they do not fit, rows are not split, or keys stay as they are: what is done sooner.
+    """
+    size = f.blocks("accumulate")
+    even = all(f.is_even(f.keys, blocks.block) for blocks in (size, f.blocks("moments")))
+    keys = f.batch_heads * _key_bytes(f)
+    if _is_narrow(f) or size.turned is None or not even or room < keys:
+        return None
+    untouched = _state_shares(f, f.batch_heads, f.keys, room)
+    tiles, at_once = f.batch_heads * f.pairs, _at_once(f, size)
+    free = _free_bytes(f, room, tiles // at_once * at_once)
+    splits = ceil_div(f.keys, _LEAST_STEPS * size.block)
+    most_parts = (free.stop - free.start) // (4 * 256 * f.width)
+    shares = _shares(tiles, at_once, splits, most_parts)
+    return shares if shares.rounds * size.turned <= untouched.rounds else None
+
+
+def _key_bytes(f: Form) -> int:
+    """Bytes of the keys of a head."""
+    return f.keys * f.dim * f.dtype.itemsize
+
+
+def _free_bytes(f: Form, room: int, done: int) -> slice:
+    """The larger of what lies behind all turned keys and what the tiles done leave of them.
+
+    Tiles are taken in the order of their heads.
+    """
+    behind = slice(f.batch_heads * _key_bytes(f), room)
+    before = slice(0, done // f.pairs * _key_bytes(f))
+    return max(before, behind, key=lambda part: part.stop - part.start)
+
+
+@functools.lru_cache(maxsize=KEPT_FORMS)
+def _turned_launch(f: Form, first: int, tiles: int, splits: int) -> Launch:
+    size = f.blocks("accumulate")
+    splits, per_split = _equal_splits(f.keys, size, splits)
+    value = f.a / max(1, f.keys)
+    numbers = (f.heads, f.keys, per_split, *f.v_stride, value, first, tiles)
+    flags = f.flags(masked=False)
+    constants = {
+        "TILES": f.tiles,
+        "PAIRS": f.pairs,
+        "D": f.dim,
+        "E": f.width,
+        "BLOCK": size.block,
+        "DTYPE": flags["DTYPE"],
+        "PRECISION": flags["PRECISION"],
+        **size.options(),
+    }
+    return Launch(accumulate_turned, (splits * tiles,), numbers, constants)
+
+
+def _turned_sums(p: Problem, room: Tensor, shares: _Shares) -> tuple[Tensor, Tensor]:
+    """The state and the smaller sums, with turned keys in the memory of `room`."""
+    f = p.form
+    flat = room.view(-1)
+    moments = _moments(p, None, flat, turned=True)
+    free = _free_bytes(f, room.nbytes, shares.whole)
+    part = flat[free.start // room.itemsize : free.stop // room.itemsize]
+    launch_of = functools.partial(_turned_launch, f)
+    return _sum_tiles(p, shares, launch_of, (flat, p.v), part), moments
