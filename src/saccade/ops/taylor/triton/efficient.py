@@ -37,6 +37,9 @@ _STATE_SHARE = 0.24
 _ROUNDS_OF_LAUNCHES = 0.25
 """What the launches of a part cost beside it, in rounds of programs."""
 
+_ROWS_AT_WORK = 64
+"""Rows that keep a multiprocessor busy; more would take too many short samples at once."""
+
 FREE_BYTES = 16 << 20
 """Bytes that they may have in any case."""
 
@@ -173,7 +176,7 @@ def _samples_at_once(f: Form) -> int:
     numbers = f.pairs * 256 * f.width + lengths
     state = f.heads * (numbers * f.operands.itemsize + 4 * f.moments_size)
     output = f.batch_heads * f.queries * f.width * f.dtype.itemsize
-    programs = f.heads * ceil_div(f.queries, f.blocks("values").rows)
+    programs = f.heads * ceil_div(f.queries, _ROWS_AT_WORK)
     least = min(f.batch, ceil_div(multiprocessors(f.device), programs))
     most = min(f.batch, int(max(FREE_BYTES, _STATE_SHARE * output) / state))
 
