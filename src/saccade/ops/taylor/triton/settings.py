@@ -95,7 +95,7 @@ _HOPPER: Table = {
     "narrow_sums": {16: Blocks(0, 64, 4, 3, resident=3, registers=168)},
     "values": {
         16: Blocks(64, 16, 4, 3),
-        32: Blocks(64, 16, 4, 2, registers=168),
+        32: Blocks(64, 16, 4, 2, registers=160),
         64: Blocks(128, 8, 4, 3),
         128: Blocks(128, 8, 4, 3),
     },
