@@ -96,7 +96,7 @@ _HOPPER: Table = {
     "values": {
         16: Blocks(64, 16, 4, 3),
         32: Blocks(64, 16, 4, 2, registers=160),
-        64: Blocks(128, 8, 4, 3),
+        64: Blocks(128, 8, 4, 2, registers=168),
         128: Blocks(128, 8, 4, 3),
     },
     "gradients": {
