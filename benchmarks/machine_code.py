@@ -1,7 +1,7 @@
 """What the fused Taylor kernels compile to on Hopper or another architecture, without a GPU.
 
     python benchmarks/machine_code.py [--dims 16,32,64x24,128] [--width 64] [--dtype float32]
-                                      [--normalised] [--arch 80]
+                                      [--normalised] [--masked] [--arch 80]
 
 Every launch of a forward and a backward pass is compiled instead of run, with the blocks shipped
 for that architecture, for inputs as they come out of a qkv projection. For each kernel: registers a
@@ -44,7 +44,12 @@ SMALL_KERNELS = (
     "unfold",
     "weighted_row_gradients",
 )
-POINTERS = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
+POINTERS = {
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.float32: "*fp32",
+    torch.bool: "*i1",
+}
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg")
 # Bytes of shared memory that one program may have.
 SHARED_LIMIT = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10}
@@ -125,7 +130,13 @@ def assembled(ptx: str, arch: int = 90) -> tuple[int, int, str | None]:
 
 
 def compile_all(
-    dim: int, width: int, dtype: torch.dtype, *, normalised: bool, arch: int = 90
+    dim: int,
+    width: int,
+    dtype: torch.dtype,
+    *,
+    normalised: bool,
+    masked: bool = False,
+    arch: int = 90,
 ) -> list[tuple[str, MachineCode]]:
     """Every kernel of both algorithms, forward and backward, for heads of one shape."""
     found: list[tuple[str, MachineCode]] = []
@@ -141,7 +152,8 @@ def compile_all(
     qkv = torch.zeros(1, 2048, 8, 2 * dim + width, dtype=dtype).transpose(1, 2)
     q, k, v = qkv.split([dim, dim, width], dim=-1)
     temperature = torch.ones(8) if normalised else None
-    problem = Problem.of(q, k, v, None, temperature, dim**-0.5, 0.5, 1.0, 1.0, normalised, "ieee")
+    mask = torch.ones(1, 2048, dtype=torch.bool) if masked else None
+    problem = Problem.of(q, k, v, mask, temperature, dim**-0.5, 0.5, 1.0, 1.0, normalised, "ieee")
     out, total = run_direct(problem, keep=True)
     if found[-1][0] == "hopper_forward":
         _run_anywhere(problem, out, total)
@@ -170,6 +182,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, help="E of all; D if absent")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
     parser.add_argument("--normalised", action="store_true", help="TaylorShift's kernels")
+    parser.add_argument("--masked", action="store_true", help="with a key mask")
     parser.add_argument("--arch", type=int, default=90, choices=SHARED_LIMIT)
     arguments = parser.parse_args()
     dtype = getattr(torch, arguments.dtype)
@@ -177,7 +190,12 @@ def main() -> None:
         dim, _, width = heads.partition("x")
         width = int(width or arguments.width or dim)
         for name, code in compile_all(
-            int(dim), width, dtype, normalised=arguments.normalised, arch=arguments.arch
+            int(dim),
+            width,
+            dtype,
+            normalised=arguments.normalised,
+            masked=arguments.masked,
+            arch=arguments.arch,
         ):
             print(f"D = {heads:<4} {name:<16} {code}", flush=True)
 

@@ -29,7 +29,7 @@ pytest.importorskip("triton")
 
 from saccade.ops.taylor.triton import efficient, operators, settings, sums
 from saccade.ops.taylor.triton.blocks import TABLE_STEP
-from saccade.ops.taylor.triton.problem import form_of, grain_of
+from saccade.ops.taylor.triton.problem import Problem, form_of, grain_of
 
 # The interpreter cuts bfloat16 instead of rounding it: that dtype is judged on a GPU.
 DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])]
@@ -117,6 +117,17 @@ def test_bfloat16_is_left_to_torch_where_the_gpu_cannot_multiply_it(
         told = fused_obstacle(torch.empty(1, 1, 4, 8, device="cuda:0", dtype=dtype), 8)
     assert (told or "").startswith(word or "")
     assert (told is None) is (word is None)
+
+
+@pytest.mark.parametrize(("dim", "width"), [(64, 64), (72, 64), (66, 64), (64, 50)])
+def test_rows_of_odd_width_have_smaller_blocks_on_hopper(dim, width):
+    q, k, v = (torch.zeros(1, 1, 128, n, dtype=torch.bfloat16) for n in (dim, dim, width))
+    form = Problem.of(q, k, v, None, None, 1.0, 0.5, 1.0, 1.0, False, "ieee").form
+    odd = bool(dim % 8 or width % 8)
+    assert form.blocks("values").rows == (64 if odd else 128)
+    assert form.blocks("accumulate") == settings.blocks_for(
+        "accumulate", dim, torch.bfloat16, (9, 0)
+    )
 
 
 def test_a_device_nobody_knows_gets_the_blocks_that_ask_for_least():
@@ -383,6 +394,14 @@ def test_products_stay_whole_on_hopper(normalised):
     ]
     assert len(spilled) == 2
     assert max(spilled) < 200  # between tiles, but for a few bytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("normalised", [[], ["--normalised"]], ids=["plain", "normalised"])
+def test_masked_kernels_compile_on_hopper(normalised):
+    lines = machine_code("--masked", "--dims", "32,64,128,20x100", *normalised)
+    assert len(kernels_of(lines)) == 4 * 11
+    assert not [line for line in lines if "DOES NOT FIT" in line]
 
 
 # What is spilled on Ampere lies outside the loops, most of it where states of odd widths are

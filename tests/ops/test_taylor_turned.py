@@ -60,7 +60,9 @@ def assert_right(normalised, **shape):
         (fused_shift, shift_equation, draw_shift) if normalised else (fused, equation, draw)
     )
     run, make = partial(run, "efficient"), partial(make, **shape)
-    assert_as_good_as_plain(run, exact, make, DTYPE, draws=1)
+    # Of a temperature there is one number a head, whose plain gradient can be exact by luck.
+    draws = -(-24 // shape["heads"]) if normalised and torch.bfloat16 == DTYPE else 1
+    assert_as_good_as_plain(run, exact, make, DTYPE, draws=draws)
 
 
 @both_kinds

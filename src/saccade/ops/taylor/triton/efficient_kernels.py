@@ -309,7 +309,7 @@ def _values_of_block(
         )
     acc = (acc * alpha[:, None] + tl.load(gram_at + DP * DP + DP + wide)[None, :]) * over
     if MASKED:
-        acc *= tl.where(keep, 1.0, 0.0)[:, None]
+        acc = tl.where(keep[:, None], acc, 0.0)
     store_rows(out_ptr + row * E, exists, wide, E, E, acc)
 
 

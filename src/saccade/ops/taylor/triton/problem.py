@@ -189,6 +189,11 @@ class Form:
         return grain_of(self.dim, self.width, self.q_stride, self.k_stride, self.v_stride)
 
     @functools.cached_property
+    def is_odd(self) -> bool:
+        """Whether numbers are loaded one by one, which takes registers."""
+        return self.grain == 1 and bool(self.dim % 16 or self.width % 16)
+
+    @functools.cached_property
     def operands(self) -> torch.dtype:
         """The dtype that products are taken in."""
         return operands_of(self.dtype)
@@ -216,7 +221,7 @@ class Form:
     def blocks(self, kernel: str) -> settings.Blocks:
         """The blocks of a kernel; the wider of D and E decides."""
         widest = max(self.dim, self.width)
-        return settings.blocks_for(kernel, widest, self.operands, self.capability)
+        return settings.blocks_for(kernel, widest, self.operands, self.capability, self.is_odd)
 
     def flags(self, *, masked: bool) -> dict[str, Any]:
         """The compile-time arguments that all kernels over tokens take."""

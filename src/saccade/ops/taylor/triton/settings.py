@@ -99,6 +99,11 @@ _HOPPER: Table = {
         64: Blocks(128, 8, 4, 2, registers=168),
         128: Blocks(128, 8, 4, 3),
     },
+    "values, odd": {
+        16: Blocks(64, 16, 4, 3),
+        32: Blocks(64, 16, 4, 2),
+        128: Blocks(64, 8, 4, 3),
+    },
     "gradients": {
         32: Blocks(64, 8, 4, 3),
         64: Blocks(128, 8, 4, 3, piece=64),
@@ -184,8 +189,21 @@ def _half_precision(capability: tuple[int, int]) -> Table:
 
 
 def blocks_for(
-    kernel: str, width: int, operands: torch.dtype, capability: tuple[int, int]
+    kernel: str,
+    width: int,
+    operands: torch.dtype,
+    capability: tuple[int, int],
+    odd: bool = False,
 ) -> Blocks:
-    """The blocks of a kernel, by the width it serves and the dtype its products are taken in."""
+    """The blocks of a kernel, by the width it serves and the dtype its products are taken in.
+
+    Args:
+        kernel: Its name.
+        width: The wider of D and E.
+        operands: The dtype of products.
+        capability: Of the device.
+        odd: Whether numbers are loaded one by one, which takes registers.
+    """
     table = _half_precision(capability) if operands == torch.bfloat16 else _SINGLE
-    return next(blocks for widest, blocks in table[kernel].items() if width <= widest)
+    sizes = table.get(f"{kernel}, odd", table[kernel]) if odd else table[kernel]
+    return next(blocks for widest, blocks in sizes.items() if width <= widest)
