@@ -19,8 +19,8 @@ __all__ = ["Choice", "explain_choice"]
 # (bfloat16; between plain and normalised). At D = 16 training efficient is ahead at the fewest
 # tokens measured, 256; what lies below is extrapolated.
 _FUSED_CROSSOVERS = {
-    "forward": {8: 800, 16: 450, 32: 1100, 64: 3000, 128: 11900},
-    "training": {8: 550, 16: 250, 32: 860, 64: 2530, 128: 9600},
+    "forward": {8: 800, 16: 450, 32: 1200, 64: 3690, 128: 10200},
+    "training": {8: 550, 16: 250, 32: 860, 64: 2770, 128: 9380},
 }
 
 
