@@ -44,6 +44,25 @@ def test_forward_mode_raises_instead_of_dropping_tangents(attend, qkv):
         attend(forward_ad.make_dual(q, k), k, v)
 
 
+def test_tangents_of_a_gradient_raise_as_well(attend, qkv):
+    q, k, v = qkv
+    out = attend(q.requires_grad_(), k, v)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+        torch.autograd.grad(out, q, forward_ad.make_dual(torch.ones_like(out), out.detach()))
+
+
+def test_backward_passes_can_be_compiled(attend, qkv):
+    q, k, v = qkv
+    q.requires_grad_()
+    (expected,) = torch.autograd.grad(attend(q, k, v).square().sum(), q)
+    loss = attend(q, k, v).square().sum()
+    torch._dynamo.reset()
+    compiler = torch.compile(backend="aot_eager", fullgraph=True)
+    with torch._dynamo.compiled_autograd._enable(compiler):
+        loss.backward()
+    torch.testing.assert_close(q.grad, expected)
+
+
 def test_vmap_keeps_what_gradients_need(attend, qkv):
     q, k, v = qkv
     stacked = torch.stack([q, 2 * q]).requires_grad_()

@@ -160,6 +160,12 @@ def test_the_other_kernel_does_what_this_one_cannot(found, obstacle):
     assert found[obstacle]["kernels"] == ["key_sums", "direct_forward"]
 
 
+@pytest.mark.parametrize("obstacle", ["no Gluon", "other descriptors", "does not compile"])
+def test_a_kernel_that_cannot_be_had_is_told_of_once(found, obstacle):
+    (told,) = found[obstacle]["told"]
+    assert told == "a slower kernel takes the place of Hopper's own (AttributeError: no such name)"
+
+
 @pytest.fixture
 def taken(monkeypatch):
     """The forms that Hopper's kernel was launched for; launches of other tests are forgotten."""

@@ -104,7 +104,8 @@ def test_runs_are_measured_whether_they_still_have_their_weights_or_not(copied: 
     folder = ComparisonFolder.open(copied)
     for attention, seeds in (("softmax", [0]), ("taylorshift", [0, 1])):
         for seed in seeds:
-            shutil.rmtree(folder.run(Job(attention, seed)).path / "checkpoints")
+            checkpoints = folder.run(Job(attention, seed)).path / "checkpoints"
+            checkpoints.rename(checkpoints.with_name("elsewhere"))
     (copied / "measures.json").unlink()
     with stop_signals() as stop:
         measure(folder, stop)
@@ -114,8 +115,14 @@ def test_runs_are_measured_whether_they_still_have_their_weights_or_not(copied: 
     errors = {name for name, found in measured.items() if found["approximation_error"] is not None}
     assert errors == set(NAMES) - {"taylorshift", "softmax"}
     results = collect(folder)
-    assert results["notes"][-1].endswith("no approximation error: taylorshift")
+    assert results["notes"][-1].endswith("no run has its own whole: taylorshift")
     assert next(row for row in results["rows"] if row["attention"] == "taylorshift")["latency_ms"]
+    checkpoints.with_name("elsewhere").rename(checkpoints)
+    with stop_signals() as stop:
+        measure(folder, stop)
+    again = folder.measures()
+    assert again["taylorshift"]["approximation_error"] is not None
+    assert again["softmax"] == measured["softmax"]
 
 
 def test_table_is_that_of_the_predictions(finished: Path) -> None:

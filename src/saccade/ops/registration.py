@@ -47,6 +47,16 @@ class Operator:
         """What the function returns."""
         return self.overload(*arguments)
 
+    def within_backward(self, inputs: Inputs) -> Any:
+        """What the function returns, for a backward pass, of which a gradient is asked for rarely.
+
+        Where it is, the operator itself has to refuse; else a dispatch is spared.
+        """
+        asked = torch.is_grad_enabled() or forward_ad._current_level >= 0
+        if asked or torch.compiler.is_compiling():
+            return self.overload(*inputs)
+        return self._below_autograd(inputs)
+
     def register_fake(self, fake: F) -> F:
         """Decorate the same without data: shapes, strides and dtypes of what is returned."""
         torch.library.register_fake(f"saccade::{self._name}", fake, lib=self._library)
@@ -73,8 +83,7 @@ class Operator:
     def _implement(self, function: Callable[..., Any], key: str) -> None:
         self._library.impl(self._name, function, key)  # type: ignore[no-untyped-call]
 
-    def below_autograd(self, inputs: Inputs) -> Any:
-        """What the function returns, with no gradient to be asked for."""
+    def _below_autograd(self, inputs: Inputs) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
             return self.overload(*inputs)
 
@@ -82,13 +91,13 @@ class Operator:
         backward = torch.is_grad_enabled() and torch._C._any_requires_grad(*inputs)
         if backward or forward_ad._current_level >= 0:  # torch refuses tangents by itself
             return self._node.apply(*inputs)  # type: ignore[no-untyped-call]
-        return self.below_autograd(inputs)
+        return self._below_autograd(inputs)
 
     def _make_node(self) -> type[torch.autograd.Function]:
         class Node(torch.autograd.Function):
             @staticmethod
             def forward(ctx: Any, *inputs: Any) -> Any:  # a setup_context of its own takes 45 us
-                outputs = self.below_autograd(self._when_differentiated(inputs))
+                outputs = self._below_autograd(self._when_differentiated(inputs))
                 self._setup_context(ctx, inputs, outputs)
                 return outputs
 

@@ -65,12 +65,13 @@ def measure(folder: ComparisonFolder, stop: StopRequest) -> None:
         for attention in folder.plan.attentions:
             leave_if_asked(stop, "two measurements")
             known = folder.measures()
+            before = known.get(attention, {})
             wanted = {"latency_ms", *(["img_per_s"] if together else [])}
-            if wanted <= known.get(attention, {}).keys():
-                continue
             runs = [folder.run(job) for job in folder.finished() if job.attention == attention]
-            if runs:
-                run = next((run for run in runs if run.newest_intact()[0]), runs[0])
+            trained = next((run for run in runs if run.newest_intact()[0]), None)
+            is_better = trained is not None and not before.get("trained", True)
+            if runs and (is_better or not wanted <= before.keys()):
+                run = trained or runs[0]
                 found = measure_run(run, speed=together)
                 folder.write("measures.json", {**known, attention: found})
                 tidy(compiled=together and run.config().train.compile)

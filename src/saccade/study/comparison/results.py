@@ -212,5 +212,5 @@ def _notes(folder: ComparisonFolder, done: Mapping[Job, Any], speed: Speed) -> l
     measured = folder.measures()
     new = [name for name, found in measured.items() if not found.get("trained", True)]
     if new:
-        notes.append(f"no run has its weights any more, no approximation error: {', '.join(new)}")
+        notes.append(f"measured with new weights, no run has its own whole: {', '.join(new)}")
     return notes

@@ -6,6 +6,7 @@ copied by TMA, straight out of a qkv projection if they lie there.
 
 import functools
 import importlib
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -60,32 +61,28 @@ def is_aligned(p: Problem) -> bool:
     return not (p.q.data_ptr() | p.k.data_ptr() | p.v.data_ptr()) & 15
 
 
-@functools.cache
-def _kernels() -> ModuleType | None:
-    """The kernel and its descriptors; None where this Triton has no such Gluon."""
-    try:
-        return importlib.import_module("saccade.ops.taylor.triton.hopper_kernels")
-    except (ImportError, AttributeError):
-        return None
+_failed: set[tuple[Any, ...]] = set()
+"""What did not compile: kinds of calls, and whether row sums were kept."""
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
 def hopper_launch(f: Form, *, keep: bool) -> Launch | None:
     """The launch for a form, compiled; None where another kernel has to do.
 
-    Gluon is experimental: what a Triton to come does not compile is left to the other kernel too.
+    Gluon is experimental, and has other names in other releases of Triton: what cannot be imported
+    or compiled is left to the other kernel, with a warning.
     """
-    if INTERPRETED or not suits_hopper(f):
-        return None
-    kernels = _kernels()
-    if kernels is None:
+    if INTERPRETED or not suits_hopper(f) or (f.kind, keep) in _failed:
         return None
     half, single = torch.bfloat16, torch.float32
     temperature, total = single if f.normalised else half, single if keep else None
     try:
-        launch = _launch(f, kernels)
+        launch = _launch(f, importlib.import_module("saccade.ops.taylor.triton.hopper_kernels"))
         launch.compile((half, half, half, temperature, half, half, single, half, total))
-    except Exception:
+    except Exception as error:
+        _failed.add((f.kind, keep))
+        told = f"{type(error).__name__}: {error}"
+        warnings.warn(f"a slower kernel takes the place of Hopper's own ({told})", stacklevel=2)
         return None
     return launch
 

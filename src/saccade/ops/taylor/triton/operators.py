@@ -138,9 +138,7 @@ def _setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
 
 
 def _autograd(ctx, grad, *_unused):  # type: ignore[no-untyped-def]
-    inputs = (grad, *ctx.saved_tensors, *ctx.numbers)
-    twice = torch.is_grad_enabled()  # then the operator is to refuse
-    dq, dk, dv, dt = _backward(*inputs) if twice else _backward.below_autograd(inputs)
+    dq, dk, dv, dt = _backward.within_backward((grad, *ctx.saved_tensors, *ctx.numbers))
     return dq, dk, dv, None, None if dt.numel() == 0 else dt, *[None] * 7
 
 

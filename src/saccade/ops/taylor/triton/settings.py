@@ -1,7 +1,7 @@
 """Block sizes of the fused kernels, by the device's compute capability.
 
 They are data, so that no call waits for a search. Those of bfloat16 on Hopper were searched on an
-H200 (`docs/log.md`), but for widths of 17 to 31. The others were found by compiling, not by timing:
+H200 (`docs/log.md`), but for widths of 17 to 31 and odd ones. The others were found by compiling:
 they fit the shared memory of a program, spill little or nothing, and take as many tokens a step as
 they then can. Each table goes by the largest width that an entry serves.
 """
@@ -172,6 +172,7 @@ _SINGLE: Table = {
     "narrow_sums": {16: Blocks(0, 32, 4, 2)},
     "values": {
         16: Blocks(64, 16, 8, 1),
+        32: Blocks(64, 4, 8, 2, registers=255),
         64: Blocks(64, 8, 8, 2, registers=255),
         128: Blocks(64, 2, 8, 2, registers=255),
     },
