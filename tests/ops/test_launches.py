@@ -1,13 +1,11 @@
 """Launches that do not ask Triton again do what Triton would have done."""
 
-import json
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+
+from tests.ops.uninterpreted import seen_by
 
 pytest.importorskip("triton")
 
@@ -16,12 +14,8 @@ from saccade.ops import launches
 
 @pytest.fixture(scope="module")
 def found():
-    """What `stub_driver` saw: another process, since this one interprets its kernels."""
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.ops.stub_driver"]
-    told = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert told.returncode == 0, told.stderr
-    return json.loads(told.stdout)
+    """What `stub_driver` saw."""
+    return seen_by("stub_driver")
 
 
 def test_a_second_launch_is_the_first_without_asking_triton(found):

@@ -4,10 +4,6 @@ Gluon has no interpreter: what the kernel computes is seen on a card alone. That
 whole products, is `test_products_stay_whole_on_hopper`.
 """
 
-import json
-import os
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -16,6 +12,7 @@ import torch
 from saccade.ops import taylor_attention
 from tests.ops.fused_taylor import draw, draw_shift, equation, fused, fused_shift, shift_equation
 from tests.ops.mechanisms import assert_as_good_as_plain
+from tests.ops.uninterpreted import seen_by
 
 pytest.importorskip("triton")
 
@@ -117,12 +114,8 @@ def test_other_devices_are_left_to_the_other_kernel(capability, monkeypatch):
 
 @pytest.fixture(scope="module")
 def found():
-    """What `stub_hopper` saw: another process, since this one interprets its kernels."""
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.ops.stub_hopper"]
-    told = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert told.returncode == 0, told.stderr
-    return json.loads(told.stdout)
+    """What `stub_hopper` saw."""
+    return seen_by("stub_hopper")
 
 
 def test_a_call_is_two_launches(found):
