@@ -1,6 +1,7 @@
-"""A device that is smaller than any."""
+"""Devices that are not there: smaller than any, or with other blocks."""
 
 import pytest
+import torch
 
 
 @pytest.fixture(params=[16])
@@ -12,5 +13,23 @@ def few_processors(monkeypatch, request):
 
     form_of.cache_clear()
     monkeypatch.setattr(sums, "multiprocessors", lambda device: request.param)
+    yield
+    form_of.cache_clear()
+
+
+@pytest.fixture(params=[(9, 0), (8, 0)], ids=["hopper", "ampere"])
+def blocks_of_bfloat16(request, monkeypatch):
+    """Let products of float32 have the blocks that those of bfloat16 have on some device."""
+    pytest.importorskip("triton")
+    from saccade.ops.taylor.triton import settings
+    from saccade.ops.taylor.triton.problem import form_of
+
+    blocks_for = settings.blocks_for
+
+    def chosen(kernel, width, *_):
+        return blocks_for(kernel, width, torch.bfloat16, request.param)
+
+    form_of.cache_clear()
+    monkeypatch.setattr(settings, "blocks_for", chosen)
     yield
     form_of.cache_clear()

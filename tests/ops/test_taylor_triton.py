@@ -29,25 +29,11 @@ pytest.importorskip("triton")
 
 from saccade.ops.taylor.triton import efficient, operators, settings, sums
 from saccade.ops.taylor.triton.blocks import TABLE_STEP
-from saccade.ops.taylor.triton.problem import Problem, form_of, grain_of
+from saccade.ops.taylor.triton.problem import Problem, grain_of
 
 # The interpreter cuts bfloat16 instead of rounding it: that dtype is judged on a GPU.
 DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])]
 both = pytest.mark.parametrize("algorithm", ["direct", "efficient"])
-
-
-@pytest.fixture(params=[(9, 0), (8, 0)], ids=["hopper", "ampere"])
-def blocks_of_bfloat16(request, monkeypatch):
-    """Let products of float32 have the blocks that those of bfloat16 have on some device."""
-    blocks_for = settings.blocks_for
-
-    def chosen(kernel, width, *_):
-        return blocks_for(kernel, width, torch.bfloat16, request.param)
-
-    form_of.cache_clear()
-    monkeypatch.setattr(settings, "blocks_for", chosen)
-    yield
-    form_of.cache_clear()
 
 
 SHAPES = {

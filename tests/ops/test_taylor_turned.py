@@ -18,27 +18,17 @@ from tests.ops.mechanisms import assert_as_good_as_plain
 
 pytest.importorskip("triton")
 
-from saccade.ops.taylor.triton import settings, sums
+from saccade.ops.taylor.triton import sums
 from saccade.ops.taylor.triton.problem import form_of
 
 # The interpreter cuts bfloat16 instead of rounding it: float32 stands for it there.
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
 two_processors = pytest.mark.parametrize("few_processors", [2], indirect=True)
+pytestmark = [
+    pytest.mark.usefixtures("blocks_of_bfloat16"),
+    pytest.mark.parametrize("blocks_of_bfloat16", [(9, 0)], indirect=True, ids=["hopper"]),
+]
 both_kinds = pytest.mark.parametrize("normalised", [False, True], ids=["plain", "normalised"])
-
-
-@pytest.fixture(autouse=True)
-def blocks_of_hopper(monkeypatch):
-    """Let all products have the blocks that those of bfloat16 have on Hopper."""
-    blocks_for = settings.blocks_for
-
-    def chosen(kernel, width, *_):
-        return blocks_for(kernel, width, torch.bfloat16, (9, 0))
-
-    form_of.cache_clear()
-    monkeypatch.setattr(settings, "blocks_for", chosen)
-    yield
-    form_of.cache_clear()
 
 
 @pytest.fixture

@@ -103,7 +103,8 @@ def taylorshift_attention(
         key_mask: As in `taylor_attention`.
         normalise_output: Multiply by sqrt(N / D), N the number of keys attended to.
         algorithm: As in `taylor_attention`.
-        backend: As in `taylor_attention`; fused, unit rows and scores are never written to memory.
+        backend: As in `taylor_attention`; fused, scores are never written to memory, and unit rows
+            only into what the output takes.
 
     Returns:
         (B, H, N, E) in the dtype of q.

@@ -67,10 +67,12 @@ def measure(folder: ComparisonFolder, stop: StopRequest) -> None:
             known = folder.measures()
             before = known.get(attention, {})
             wanted = {"latency_ms", *(["img_per_s"] if together else [])}
+            is_complete = wanted <= before.keys()
+            if is_complete and before.get("trained", True):
+                continue
             runs = [folder.run(job) for job in folder.finished() if job.attention == attention]
             trained = next((run for run in runs if run.newest_intact()[0]), None)
-            is_better = trained is not None and not before.get("trained", True)
-            if runs and (is_better or not wanted <= before.keys()):
+            if trained is not None or (runs and not is_complete):
                 run = trained or runs[0]
                 found = measure_run(run, speed=together)
                 folder.write("measures.json", {**known, attention: found})

@@ -151,7 +151,7 @@ def _setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
 
 
 def _autograd(ctx, grad, *_grads):  # type: ignore[no-untyped-def]
-    dq, dk, dv = _backward(grad, *ctx.saved_tensors, *ctx.numbers)
+    dq, dk, dv = _backward.within_backward((grad, *ctx.saved_tensors, *ctx.numbers))
     return dq, dk, dv, None, None, None, None, None, None, None
 
 
