@@ -156,7 +156,7 @@ def compile_all(
     problem = Problem.of(q, k, v, mask, temperature, dim**-0.5, 0.5, 1.0, 1.0, normalised, "ieee")
     out, total = run_direct(problem, keep=True)
     if found[-1][0] == "hopper_forward":
-        _run_anywhere(problem, out, total)
+        _run_anywhere(problem, out, keep=True)
     run_direct_backward(problem, out, out, total)
     out, total, state, sums = run_efficient(problem)
     run_efficient_backward(problem, out, out, total, state, sums)

@@ -52,6 +52,17 @@ def called(p, *, keep=False):
     return found
 
 
+def rehearsed(p, *, keep):
+    """The kernels that are compiled together before a call, and how often each is compiled then."""
+    names, compile_one = [], Launch.compile
+    Launch.compile = lambda launch, dtypes: (
+        names.append(launch.kernel.__name__) or compile_one(launch, dtypes)
+    )
+    compile_kernels(run_direct.__wrapped__, p, keep=keep)
+    Launch.compile = compile_one
+    return sorted(names)
+
+
 def refuse(*_):
     """As a Triton that has other names than those we know."""
     raise AttributeError("no such name")
@@ -69,8 +80,8 @@ def main():
     driver.set_active(Driver())
     plain, shift = problem(), problem(128, normalised=True)
     before = len(launched)
-    compile_kernels(lambda: run_direct(shift, keep=True))
-    found = {"launched meanwhile": len(launched) - before}
+    found = {"rehearsed": rehearsed(shift, keep=True)}
+    found |= {"launched meanwhile": len(launched) - before}
     found |= {"first": called(plain), "again": called(plain), "other": called(problem())}
     found |= {"normalised": called(shift, keep=True), "kept": called(plain, keep=True)}
     found |= {"masked": called(problem(masked=True)), "unaligned": called(problem(skipped=1))}
@@ -82,6 +93,7 @@ def main():
         hopper._failed.clear()
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
+            compile_kernels(run_direct.__wrapped__, plain, keep=False)
             found[name] = called(plain)
             hopper.hopper_launch.cache_clear()
             called(plain)

@@ -122,8 +122,12 @@ def test_a_call_is_two_launches(found):
     for call in ("first", "kept", "normalised"):
         assert found[call]["kernels"] == ["key_sums", "hopper_forward"]
     assert found["first"]["grid"] == [2 * 3 * 1024 // 128, 1, 1]
-    assert found["first"]["total"] is None
+
+
+def test_a_pass_without_gradients_takes_the_kernel_of_one_with_them(found):
+    assert found["first"]["total"] is not None
     assert found["kept"]["total"] is not None
+    assert not found["kept"]["asked"]
 
 
 @pytest.mark.parametrize("call", ["first", "again", "other", "normalised", "kept"])
@@ -141,7 +145,8 @@ def test_a_second_launch_does_not_ask_triton_even_with_other_tensors(found):
     assert found["other"]["numbers"] == found["first"]["numbers"]
 
 
-def test_it_is_compiled_without_being_launched(found):
+def test_it_is_compiled_beside_the_others_without_being_launched(found):
+    assert found["rehearsed"] == ["hopper_forward", "key_sums"]
     assert found["launched meanwhile"] == 0
 
 
@@ -164,8 +169,8 @@ def taken(monkeypatch):
     """The forms that Hopper's kernel was launched for; launches of other tests are forgotten."""
     forms = []
 
-    def noted(f, *, keep):
-        launch = hopper.hopper_launch(f, keep=keep)
+    def noted(f, *, rehearsed):
+        launch = hopper.hopper_launch(f, rehearsed=rehearsed)
         return None if launch is None else lambda *tensors: forms.append(f) or launch(*tensors)
 
     hopper.hopper_launch.cache_clear()

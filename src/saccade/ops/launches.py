@@ -9,7 +9,7 @@ is first called.
 import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -20,7 +20,15 @@ from torch import Tensor
 from triton.compiler import CompiledKernel
 from triton.runtime import MockTensor, driver
 
-__all__ = ["INTERPRETED", "Launch", "compile_kernels", "compiled_at_once", "launch_of", "on_device"]
+__all__ = [
+    "INTERPRETED",
+    "Launch",
+    "compile_kernels",
+    "compiled_at_once",
+    "launch_of",
+    "on_device",
+    "rehearsing",
+]
 
 INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
 
@@ -122,10 +130,16 @@ class Launch:
 _rehearsed: ContextVar[set[tuple[Launch, Dtypes]] | None] = ContextVar("rehearsed", default=None)
 
 
+def rehearsing() -> bool:
+    """Whether launches are only noted, to be compiled together."""
+    return _rehearsed.get() is not None
+
+
 def compile_kernels(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
     """Compile the kernels that a function launches, side by side, without launching any.
 
-    Of its tensors no more are kept than without: a launch is known by their dtypes.
+    Of its tensors no more are kept than without: a launch is known by their dtypes. What cannot be
+    compiled is left for the launch itself to meet.
     """
     launches: set[tuple[Launch, Dtypes]] = set()
     token = _rehearsed.set(launches)
@@ -137,7 +151,7 @@ def compile_kernels(function: Callable[P, object], *args: P.args, **kwargs: P.kw
 
     def compile_one(noted: tuple[Launch, Dtypes]) -> None:
         launch, dtypes = noted
-        with torch.cuda.device(device):
+        with torch.cuda.device(device), suppress(Exception):
             launch.compile(dtypes)
 
     with ThreadPoolExecutor(1 + len(variants)) as pool:

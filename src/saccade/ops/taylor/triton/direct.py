@@ -4,7 +4,7 @@ import functools
 
 from torch import Tensor
 
-from saccade.ops.launches import Launch, compiled_at_once
+from saccade.ops.launches import Launch, compiled_at_once, rehearsing
 from saccade.ops.taylor.triton.direct_kernels import direct_forward, direct_keys, direct_queries
 from saccade.ops.taylor.triton.hopper import hopper_launch, is_aligned
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_div
@@ -59,22 +59,22 @@ def run_direct(p: Problem, *, keep: bool) -> tuple[Tensor, Tensor | None]:
     """Output (B, H, N, E) and, where a backward pass is to follow, row sums over N (B H, N)."""
     f = p.form
     out = p.new(f.batch, f.heads, f.queries, f.width)
-    total = p.numbers(f.batch_heads, f.queries) if keep else None
-    launch = hopper_launch(f, keep=keep)
-    if launch is not None and is_aligned(p):
-        keys = sum_keys(p)
-        inputs = (p.q, p.k, p.v, p.temperature, keys.curves, keys.slopes, keys.sum_v)
-        launch(*inputs, out, total)
-    else:
-        _run_anywhere(p, out, total)
-    return out, total
+    launch = hopper_launch(f, rehearsed=rehearsing())
+    if launch is None or not is_aligned(p):
+        return out, _run_anywhere(p, out, keep=keep)
+    keys = sum_keys(p)
+    total = p.numbers(f.batch_heads, f.queries)  # small beside heads so wide, and one kernel less
+    launch(p.q, p.k, p.v, p.temperature, keys.curves, keys.slopes, keys.sum_v, out, total)
+    return out, total if keep else None
 
 
-def _run_anywhere(p: Problem, out: Tensor, total: Tensor | None) -> None:
-    """Write output and row sums by the kernel that every device and every call has."""
+def _run_anywhere(p: Problem, out: Tensor, *, keep: bool) -> Tensor | None:
+    """Write the output by the kernel that every device and every call has; row sums if kept."""
+    total = p.numbers(p.form.batch_heads, p.form.queries) if keep else None
     keys = sum_keys(p)
     inputs = (p.q, p.k, p.v, p.key_mask, p.temperature, keys.curves, keys.slopes)
     _forward_launch(p.form)(*inputs, p.shares(), keys.sum_v, out, total)
+    return total
 
 
 @compiled_at_once

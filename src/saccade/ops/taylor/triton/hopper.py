@@ -61,26 +61,27 @@ def is_aligned(p: Problem) -> bool:
     return not (p.q.data_ptr() | p.k.data_ptr() | p.v.data_ptr()) & 15
 
 
-_failed: set[tuple[Any, ...]] = set()
-"""What did not compile: kinds of calls, and whether row sums were kept."""
+_failed: set[Any] = set()
+"""Kinds of calls that it did not compile for."""
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
-def hopper_launch(f: Form, *, keep: bool) -> Launch | None:
-    """The launch for a form, compiled; None where another kernel has to do.
+def hopper_launch(f: Form, *, rehearsed: bool) -> Launch | None:
+    """The launch for a form, compiled unless it is only to be noted; None where there is none.
 
     Gluon is experimental, and has other names in other releases of Triton: what cannot be imported
     or compiled is left to the other kernel, with a warning.
     """
-    if INTERPRETED or not suits_hopper(f) or (f.kind, keep) in _failed:
+    if INTERPRETED or not suits_hopper(f) or f.kind in _failed:
         return None
     half, single = torch.bfloat16, torch.float32
-    temperature, total = single if f.normalised else half, single if keep else None
+    temperature = single if f.normalised else half
     try:
         launch = _launch(f, importlib.import_module("saccade.ops.taylor.triton.hopper_kernels"))
-        launch.compile((half, half, half, temperature, half, half, single, half, total))
+        if not rehearsed:
+            launch.compile((half, half, half, temperature, half, half, single, half, single))
     except Exception as error:
-        _failed.add((f.kind, keep))
+        _failed.add(f.kind)
         told = f"{type(error).__name__}: {error}"
         warnings.warn(f"a slower kernel takes the place of Hopper's own ({told})", stacklevel=2)
         return None

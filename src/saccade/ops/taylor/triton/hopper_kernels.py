@@ -219,7 +219,7 @@ def hopper_forward(
     DIM: gl.constexpr, ROWS: gl.constexpr, BLOCK: gl.constexpr, SLOTS: gl.constexpr,
     NORMALIZE: gl.constexpr,
 ):  # fmt: skip
-    """o and, where they are to be kept, z of tiles of queries."""
+    """o and z of tiles of queries."""
     W: gl.constexpr = gl.num_warps()
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [W, 1], [16, BLOCK, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [W, 1], [16, DIM, 16])
@@ -307,8 +307,7 @@ def hopper_forward(
         o = (o + constant[None, :]) * (lift * over / z)[:, None]
         o = gl.convert_layout(o.to(gl.bfloat16), rows_layout(DIM, W))
         gl.store(row_pointers(out_ptr + row * DIM, DIM, ROWS, DIM), o)
-        if total_ptr is not None:
-            gl.store(total_ptr + row + gl.arange(0, ROWS, SUMS), z)
+        gl.store(total_ptr + row + gl.arange(0, ROWS, SUMS), z)
         head = head_of(after, tiles, per_head, heads)[1]
         xs.index(mine).store(scaled(x, temperature_ptr, head, scale, NORMALIZE))
         fence_async_shared()
