@@ -24,10 +24,17 @@ def test_linear_patches_are_convolutional_patches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stem", "patch_size"),
-    [("patch", 4), ("patch_linear", 4), ("conv", 1), ("conv_pool", 2), ("conv_patch", 4)],
+    ("stem", "patch_size", "reach"),
+    [
+        ("patch", 4, 1),
+        ("patch_linear", 4, 1),
+        ("conv", 1, 3),
+        ("conv_pool", 2, 2),
+        ("conv_patch", 4, 1),
+        ("conv_residual", 4, 5),
+    ],
 )
-def test_tokens_lie_row_by_row(stem: str, patch_size: int) -> None:
+def test_tokens_lie_row_by_row(stem: str, patch_size: int, reach: int) -> None:
     """A change in one corner of a non-square image changes the token of that corner."""
     torch.manual_seed(0)
     layer = build_stem(stem, (16, 24), 1, 8, patch_size).eval()
@@ -39,7 +46,8 @@ def test_tokens_lie_row_by_row(stem: str, patch_size: int) -> None:
     changed = (layer(other) != layer(images)).any(dim=-1)[0].nonzero().flatten().tolist()
     rows, columns = layer.grid_size
     assert (rows - 1) * columns in changed
-    assert all(index >= (rows - 4) * columns and index % columns < 4 for index in changed)
+    assert reach == 1 + max(index % columns for index in changed)
+    assert min(index // columns for index in changed) == max(0, rows - reach)
 
 
 def test_conv_pool_is_the_front_of_its_source() -> None:
@@ -47,6 +55,25 @@ def test_conv_pool_is_the_front_of_its_source() -> None:
     widths = [layer.out_channels for layer in stem.proj if isinstance(layer, nn.Conv2d)]
     assert widths == [64, 128, 256]
     assert isinstance(stem.proj[-1], nn.MaxPool2d)
+
+
+def test_conv_residual_is_the_front_of_a_resnet_9() -> None:
+    torch.manual_seed(0)
+    stem = create_model("residual_cifar", depth=1).patch_embed
+    convs = [layer for layer in stem.modules() if isinstance(layer, nn.Conv2d)]
+    assert [layer.out_channels for layer in convs] == [64, 128, 128, 128, 256, 256, 256]
+    sides: list[int] = []
+    for layer in convs:
+        layer.register_forward_hook(lambda _, __, out: sides.append(out.shape[-1]))
+    stem.eval()
+    images = torch.randn(2, 3, 32, 32)
+    whole = stem.proj(images)
+    assert sides == [32, 32, 16, 16, 16, 8, 8]
+    assert stem.flops() == sum(
+        2 * side**2 * layer.weight.numel() for side, layer in zip(sides, convs, strict=True)
+    )
+    before = nn.Sequential(*stem.proj[:-1])(images)
+    torch.testing.assert_close(whole, before + nn.Sequential(*stem.proj[-1])(before))
 
 
 def test_sinusoids_are_their_formula() -> None:

@@ -7,6 +7,7 @@
 | `conv` | one a pixel | (Conv3x3, BN, GELU) twice, C/2 then C: TaylorIR |
 | `conv_pool` | one every 2x2 pixels | (Conv3x3, BN, GELU) three times, C/4, C/2, C, max-pool 2 |
 | `conv_patch` | one a patch | Conv3x3 of stride 2, BN, GELU, ...: XCiT (arXiv:2106.09681) |
+| `conv_residual` | one a patch | Conv3x3, then Conv3x3, max-pool 2 and a residual pair, ...: ResNet-9 |
 
 Layout (B, channels, height, width) to (B, N, C), row by row.
 """
@@ -90,6 +91,8 @@ class Stem(nn.Module):
             if isinstance(module, nn.Conv2d):
                 height, width = height // module.stride[0], width // module.stride[1]
                 total += 2 * height * width * module.weight.numel()
+            elif isinstance(module, nn.MaxPool2d):
+                height, width = height // 2, width // 2
         return total
 
 
@@ -143,18 +146,46 @@ def _conv_pool(img_size: Size, in_chans: int, dim: int, patch_size: int, act: Ac
     return Stem(nn.Sequential(*proj, nn.MaxPool2d(2)), img_size, in_chans, 2)
 
 
-def _conv_stack(widths: list[int], act: Activation) -> list[nn.Module]:
+def _conv_stack(widths: list[int], act: Activation, *, bias: bool = True) -> list[nn.Module]:
     """Conv3x3, BN, GELU from each width to the next."""
     stack: list[nn.Module] = []
     for before, after in pairwise(widths):
-        stack += [*_conv_bn(before, after), activation(act)]
+        stack += [*_conv_bn(before, after, bias=bias), activation(act)]
     return stack
 
 
-def _conv_patch(img_size: Size, in_chans: int, dim: int, patch_size: int, act: Activation) -> Stem:
+class Residual(nn.Sequential):
+    """Layers beside which their input passes by."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x and what the layers make of it, added."""
+        out: Tensor = x + super().forward(x)
+        return out
+
+
+def _halvings(stem: StemName, patch_size: int) -> int:
+    """How often sides are halved down to a patch."""
     halvings = round(math.log2(patch_size)) if patch_size > 0 else 0
     if patch_size != 2**halvings or halvings == 0:
-        raise ConfigError(f"patch_size={patch_size}: the stem 'conv_patch' needs a power of 2")
+        raise ConfigError(f"patch_size={patch_size}: the stem '{stem}' needs a power of 2")
+    return halvings
+
+
+def _conv_residual(
+    img_size: Size, in_chans: int, dim: int, patch_size: int, act: Activation
+) -> Stem:
+    halvings = _halvings("conv_residual", patch_size)
+    widths = [dim // 2 ** (halvings - step) for step in range(halvings + 1)]
+    proj = _conv_stack([in_chans, widths[0]], act)
+    for before, after in pairwise(widths):
+        conv, norm = _conv_bn(before, after, bias=False)
+        pair = Residual(*_conv_stack([after, after, after], act, bias=False))
+        proj += [conv, nn.MaxPool2d(2), norm, activation(act), pair]
+    return Stem(nn.Sequential(*proj), img_size, in_chans, patch_size)
+
+
+def _conv_patch(img_size: Size, in_chans: int, dim: int, patch_size: int, act: Activation) -> Stem:
+    halvings = _halvings("conv_patch", patch_size)
     widths = [in_chans] + [dim // 2 ** (halvings - 1 - step) for step in range(halvings)]
     proj: list[nn.Module] = []
     for before, after in pairwise(widths):
@@ -168,6 +199,7 @@ STEMS: dict[StemName, Callable[[Size, int, int, int, Activation], Stem]] = {
     "conv": _conv,
     "conv_pool": _conv_pool,
     "conv_patch": _conv_patch,
+    "conv_residual": _conv_residual,
 }
 
 

@@ -77,6 +77,18 @@ _VIT_CIFAR = replace(
 # DEVIATION: the project flattens this map to one token; its 16x16 places are the tokens here.
 _HYBRID_CIFAR = replace(_VIT_CIFAR, stem="conv_pool", patch_size=2)
 
+_RESIDUAL_CIFAR = replace(
+    _CIFAR,
+    stem="conv_residual",
+    patch_size=4,
+    embed_dim=256,
+    depth=5,
+    num_heads=8,
+    mlp_ratio=2.0,
+    class_token=False,
+    global_pool="avg",
+)
+
 _LIGHT_VIT = ViTConfig(
     num_classes=10,
     img_size=(28, 28),
@@ -194,6 +206,10 @@ _register(
         for name, attention in _CIFAR_PERFORMERS.items()
     },
     "Efficient Transformers on CIFAR-10: its kernels on the ViT baseline",
+)
+_register(
+    {"residual_cifar": _RESIDUAL_CIFAR},
+    "saccade: the first two thirds of a ResNet-9 (David Page, How to train your ResNet) and a ViT",
 )
 _register({"light_vit": _LIGHT_VIT}, "VisTransformer: LightViT on MNIST")
 _register({"vit_micro_patch4_32": _VIT_MICRO}, "ViT from scratch: its config")
