@@ -7,6 +7,4 @@ __all__ = ["Activation", "Positions", "SequenceEmbedding", "StemName"]
 Activation = Literal["gelu", "gelu_tanh"]
 Positions = Literal["learned", "sinusoidal_1d", "sinusoidal_2d", "none"]
 SequenceEmbedding = Literal["linear", "conv", "token"]
-StemName = Literal[
-    "patch", "patch_linear", "conv", "conv_pool", "conv_patch", "conv_residual"
-]
+StemName = Literal["patch", "patch_linear", "conv", "conv_pool", "conv_patch", "conv_residual"]

@@ -154,9 +154,10 @@ def compile_kernels(function: Callable[P, object], *args: P.args, **kwargs: P.kw
         with torch.cuda.device(device), suppress(Exception):
             launch.compile(dtypes)
 
-    with ThreadPoolExecutor(1 + len(variants)) as pool:
-        pool.submit(_read_triton)  # while its driver is built
+    with ThreadPoolExecutor(max(1, len(variants))) as pool:
+        read = pool.submit(_read_triton)  # while its driver is built
         device = driver.active.get_current_device()
+        read.result()  # or each would read it anew
         list(pool.map(compile_one, variants.values()))
 
 
