@@ -7,7 +7,7 @@
 | `conv` | one a pixel | (Conv3x3, BN, GELU) twice, C/2 then C: TaylorIR |
 | `conv_pool` | one every 2x2 pixels | (Conv3x3, BN, GELU) three times, C/4, C/2, C, max-pool 2 |
 | `conv_patch` | one a patch | Conv3x3 of stride 2, BN, GELU, ...: XCiT (arXiv:2106.09681) |
-| `conv_residual` | one a patch | Conv3x3, then Conv3x3, max-pool 2 and a residual pair, ...: ResNet-9 |
+| `conv_residual` | one a patch | Conv3x3; Conv3x3, max-pool 2, a residual pair, ...: ResNet-9 |
 
 Layout (B, channels, height, width) to (B, N, C), row by row.
 """
@@ -159,8 +159,10 @@ class Residual(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         """x and what the layers make of it, added."""
-        out: Tensor = x + super().forward(x)
-        return out
+        made = x
+        for layer in self:
+            made = layer(made)
+        return x + made
 
 
 def _halvings(stem: StemName, patch_size: int) -> int:
