@@ -103,7 +103,7 @@ class Runner:
         elif kernel == "gradients":
             efficient._gradient(p, p.q, self.dy, self.dz, self.state, self.moments)
         elif kernel == "direct_forward":
-            direct._run_anywhere(p, self.out, self.total)
+            direct._run_anywhere(p, self.out, keep=True)
         else:
             direct.run_direct_backward(p, self.grad, self.out, self.total)
 
