@@ -7,7 +7,7 @@ Every launch of a forward and a backward pass is compiled instead of run, with t
 for that architecture, for inputs as they come out of a qkv projection. For each kernel: registers a
 thread, bytes spilled, bytes of shared memory and whether a program may have that many, and whether
 ptxas serialised its matrix products (remarks C7510 to C7515), which costs more than anything else.
-Where Hopper has a kernel of its own, the one that all other calls take follows.
+Where Hopper has kernels of its own, those that all other calls take follow.
 `docs/log.md` tells what that is good for.
 """
 
@@ -31,6 +31,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import mangle_type
 
 from saccade.ops.launches import Launch
+from saccade.ops.taylor.triton import hopper_backward
 from saccade.ops.taylor.triton import problem as taylor_problem
 from saccade.ops.taylor.triton.direct import _run_anywhere, run_direct, run_direct_backward
 from saccade.ops.taylor.triton.efficient import run_efficient, run_efficient_backward
@@ -40,6 +41,7 @@ from saccade.ops.taylor.triton.sums import row_sums, turned_shares
 SMALL_KERNELS = (
     "add_parts",
     "key_sums",
+    "query_gradients",
     "row_gradients",
     "unfold",
     "weighted_row_gradients",
@@ -157,6 +159,10 @@ def compile_all(
     out, total = run_direct(problem, keep=True)
     if found[-1][0] == "hopper_forward":
         _run_anywhere(problem, out, keep=True)
+    if hopper_backward.suits_backward(problem.form):
+        hopper_backward.FIVE_PRODUCTS = True
+        run_direct_backward(problem, out, out, total)
+        hopper_backward.FIVE_PRODUCTS = False
     run_direct_backward(problem, out, out, total)
     out, total, state, sums = run_efficient(problem)
     run_efficient_backward(problem, out, out, total, state, sums)

@@ -105,7 +105,7 @@ class Runner:
         elif kernel == "direct_forward":
             direct._run_anywhere(p, self.out, keep=True)
         else:
-            direct.run_direct_backward(p, self.grad, self.out, self.total)
+            direct._run_backward_anywhere(p, self.grad, self.out, self.total)
 
 
 def compile_some(

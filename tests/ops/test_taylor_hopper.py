@@ -4,48 +4,30 @@ Gluon has no interpreter: what the kernel computes is seen on a card alone. That
 whole products, is `test_products_stay_whole_on_hopper`.
 """
 
-from functools import partial
-
 import pytest
 import torch
 
 from saccade.ops import taylor_attention
-from tests.ops.fused_taylor import draw, draw_shift, equation, fused, fused_shift, shift_equation
-from tests.ops.mechanisms import assert_as_good_as_plain
 from tests.ops.uninterpreted import seen_by
 
 pytest.importorskip("triton")
 
 from saccade.ops.taylor.triton import direct, hopper
 from saccade.ops.taylor.triton import problem as problems
-from saccade.ops.taylor.triton.problem import Problem, form_of
-
-CUDA = torch.cuda.is_available()
-
-
-def on_hopper(test):
-    """Only on a card that has the kernel."""
-    other = CUDA and torch.cuda.get_device_capability() != (9, 0)
-    return pytest.mark.gpu(pytest.mark.skipif(other, reason="needs a Hopper GPU")(test))
-
-
-def projected(batch=2, heads=3, tokens=1024, dim=64, padding=0, **like):
-    """q, k and v (B, H, N, D) as they come out of a qkv projection, of the same storage."""
-    rows = torch.empty(batch, tokens, 3 * heads * dim + padding, **like)
-    return rows[..., : 3 * heads * dim].unflatten(2, (3, heads, dim)).permute(2, 0, 3, 1, 4)
-
-
-def problem_of(q, k, v, *, mask=None, temperature=None):
-    normalised = temperature is not None
-    return Problem.of(q, k, v, mask, temperature, 0.1, 0.5, 1.0, 1.0, normalised, "ieee")
+from saccade.ops.taylor.triton.problem import form_of
+from tests.ops.hopper_calls import (
+    both_kinds,
+    both_widths,
+    held_to_plain_torch,
+    nowhere,
+    on_hopper,
+    problem_of,
+    random_projection,
+)
 
 
 def suits(*qkv, **options):
     return hopper.suits_hopper(problem_of(*qkv, **options).form)
-
-
-def nowhere(*, dtype=torch.bfloat16, **shape):
-    return projected(device="meta", dtype=dtype, **shape)
 
 
 @pytest.mark.parametrize(
@@ -187,19 +169,6 @@ SHAPES = {
 }
 
 
-def held_to_plain_torch(dim, normalised, shape):
-    run, make = (fused, draw) if not normalised else (fused_shift, draw_shift)
-    plain = shift_equation if normalised else equation
-    # Of a temperature there is one number a head: a few of them can be exact by luck.
-    draws = 8 if normalised and shape["queries"] < 1024 else 2
-    made = partial(make, dim=dim, **shape)
-    assert_as_good_as_plain(partial(run, "direct"), plain, made, torch.bfloat16, draws=draws)
-
-
-both_widths = pytest.mark.parametrize("dim", [64, 128])
-both_kinds = pytest.mark.parametrize("normalised", [False, True], ids=["plain", "normalised"])
-
-
 @on_hopper
 @both_widths
 @both_kinds
@@ -250,14 +219,6 @@ def test_planted_errors_are_caught(plant, taken, monkeypatch):
     with pytest.raises(AssertionError, match="allowed"):
         held_to_plain_torch(64, True, shape)
     assert taken
-
-
-def random_projection(*, seed=0, **shape):
-    generator = torch.Generator("cuda").manual_seed(seed)
-    q, k, v = projected(device="cuda", dtype=torch.bfloat16, **shape)
-    for x in (q, k, v):
-        x.normal_(generator=generator)
-    return q, k, v
 
 
 @on_hopper

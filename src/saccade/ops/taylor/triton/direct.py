@@ -7,6 +7,7 @@ from torch import Tensor
 from saccade.ops.launches import Launch, compiled_at_once, rehearsing
 from saccade.ops.taylor.triton.direct_kernels import direct_forward, direct_keys, direct_queries
 from saccade.ops.taylor.triton.hopper import hopper_launch, is_aligned
+from saccade.ops.taylor.triton.hopper_backward import Backward, backward_launches
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_div
 from saccade.ops.taylor.triton.rows import (
     key_coefficients,
@@ -79,11 +80,36 @@ def _run_anywhere(p: Problem, out: Tensor, *, keep: bool) -> Tensor | None:
 
 @compiled_at_once
 def run_direct_backward(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> Grads:
-    """Gradients of q, k, v and the temperature.
+    """Gradients of q, k, v and the temperature."""
+    launches = backward_launches(p.form, rehearsed=rehearsing())
+    if launches is not None and is_aligned(p):
+        return _run_five_products(p, grad, out, total, launches)
+    return _run_backward_anywhere(p, grad, out, total)
+
+
+def _run_five_products(
+    p: Problem, grad: Tensor, out: Tensor, total: Tensor, launches: Backward
+) -> Grads:
+    """Gradients by Hopper's own kernels: those of queries are added up as keys' programs go."""
+    f = p.form
+    rows = weighted_gradients(p, grad, out, total)
+    sums = p.numbers(f.batch_heads, f.queries, f.dim).zero_()
+    dk, dv = (p.new(*x.shape) for x in (p.k, p.v))
+    inputs = (p.q, p.k, p.v, p.temperature, rows.curves, rows.shifts, rows.dy, rows.sum_dy)
+    launches.keys(*inputs, sums, dk, dv)
+    del rows, inputs  # dq finds room where dy was
+    dq, dt = p.new(*p.q.shape), p.numbers(f.batch_heads, f.queries)
+    launches.queries(sums, p.q, p.temperature, dq, dt)
+    return dq, dk, dv, temperature_gradient(p, dt)
+
+
+def _run_backward_anywhere(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> Grads:
+    """Gradients by the kernels that every device and every call has.
 
     Queries and keys have a kernel each: seven products for each pair of blocks, where five would do
-    if keys' programs added to the gradients of queries as they come. Those additions cost more than
-    the two products save at D >= 64, and their order, with it the last bits, changes every time.
+    if keys' programs added to the gradients of queries as they come. In Triton, which waits for
+    every product, those additions cost more than the two products save at D >= 64, and their order,
+    with it the last bits, changes every time.
     """
     f = p.form
     rows = weighted_gradients(p, grad, out, total)

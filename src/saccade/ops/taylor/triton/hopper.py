@@ -9,7 +9,7 @@ import importlib
 import warnings
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -22,7 +22,9 @@ from saccade.ops.taylor.triton.problem import (
     multiprocessors,
 )
 
-__all__ = ["hopper_launch", "is_aligned", "suits_hopper"]
+__all__ = ["attempted", "described", "has_kernels", "hopper_launch", "is_aligned", "suits_hopper"]
+
+T = TypeVar("T")
 
 DIMS = (64, 128)
 MOST_ROWS = 1 << 31
@@ -40,19 +42,27 @@ def _can_be_described(strides: Strides) -> bool:
     return column == 1 and apart and steps[-1] < LONGEST_ROW_STRIDE
 
 
-def suits_hopper(f: Form) -> bool:
-    """Whether the kernel is written for such a call, and for its device."""
+def has_kernels(f: Form) -> bool:
+    """Whether the device is a Hopper, and heads are as all of its own kernels want them."""
     if f.capability != (9, 0) or f.dtype != torch.bfloat16 or f.masked:
         return False
-    if f.dim not in DIMS or f.width != f.dim:
+    return (
+        f.dim in DIMS
+        and f.width == f.dim
+        and f.batch_heads * max(f.queries, f.keys) < MOST_ROWS
+        and all(map(_can_be_described, (f.q_stride, f.k_stride, f.v_stride)))
+    )
+
+
+def suits_hopper(f: Form) -> bool:
+    """Whether the kernel is written for such a call, and for its device."""
+    if not has_kernels(f):
         return False
     size = f.blocks("hopper_forward")
     return (
         f.queries % size.rows == 0
         and f.keys % (2 * size.block) == 0
         and f.keys >= size.stages * size.block
-        and f.batch_heads * max(f.queries, f.keys) < MOST_ROWS
-        and all(map(_can_be_described, (f.q_stride, f.k_stride, f.v_stride)))
     )
 
 
@@ -62,30 +72,41 @@ def is_aligned(p: Problem) -> bool:
 
 
 _failed: set[Any] = set()
-"""Kinds of calls that it did not compile for."""
+"""Modules of kernels and the kinds of calls that they did not compile for."""
+
+
+def attempted(f: Form, module: str, make: Callable[[ModuleType], T]) -> T | None:
+    """What is made of a module's kernels for a form, or None where that failed.
+
+    Gluon is experimental, and has other names in other releases of Triton: what cannot be imported
+    or compiled is left to the other kernels, with a warning.
+    """
+    if (module, f.kind) in _failed:
+        return None
+    try:
+        return make(importlib.import_module(f"saccade.ops.taylor.triton.{module}"))
+    except Exception as error:
+        _failed.add((module, f.kind))
+        told = f"{type(error).__name__}: {error}"
+        warnings.warn(f"a slower kernel takes the place of Hopper's own ({told})", stacklevel=3)
+        return None
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
 def hopper_launch(f: Form, *, rehearsed: bool) -> Launch | None:
-    """The launch for a form, compiled unless it is only to be noted; None where there is none.
-
-    Gluon is experimental, and has other names in other releases of Triton: what cannot be imported
-    or compiled is left to the other kernel, with a warning.
-    """
-    if INTERPRETED or not suits_hopper(f) or f.kind in _failed:
+    """The launch for a form, compiled unless it is only to be noted; None where there is none."""
+    if INTERPRETED or not suits_hopper(f):
         return None
     half, single = torch.bfloat16, torch.float32
     temperature = single if f.normalised else half
-    try:
-        launch = _launch(f, importlib.import_module("saccade.ops.taylor.triton.hopper_kernels"))
+
+    def made(kernels: ModuleType) -> Launch:
+        launch = _launch(f, kernels)
         if not rehearsed:
             launch.compile((half, half, half, temperature, half, half, single, half, single))
-    except Exception as error:
-        _failed.add(f.kind)
-        told = f"{type(error).__name__}: {error}"
-        warnings.warn(f"a slower kernel takes the place of Hopper's own ({told})", stacklevel=2)
-        return None
-    return launch
+        return launch
+
+    return attempted(f, "hopper_kernels", made)
 
 
 def _launch(f: Form, kernels: ModuleType) -> Launch:
@@ -102,17 +123,17 @@ def _launch(f: Form, kernels: ModuleType) -> Launch:
         **size.options(),
     }
     grid = (min(tiles, size.resident * multiprocessors(f.device)),)
+    block = kernels.block_descriptor
     shape = [f.batch, f.heads, f.keys, f.dim]
-
-    def described(strides: Strides) -> Callable[[Any], Any]:
-        return _given(kernels.block_descriptor(f.dtype, shape, list(strides), size.block))
-
-    descriptors = {1: described(f.k_stride), 2: described(f.v_stride)}
+    descriptors = {
+        1: described(block(f.dtype, shape, list(f.k_stride), size.block)),
+        2: described(block(f.dtype, shape, list(f.v_stride), size.block)),
+    }
     return Launch(kernels.hopper_forward, grid, numbers, constants, descriptors)
 
 
-def _given(descriptor: Any) -> Callable[[Any], Any]:
-    """Copies of a descriptor with a tensor put in.
+def described(descriptor: Any) -> Callable[[Any], Any]:
+    """What makes copies of a descriptor with a tensor put in.
 
     Made anew, each would be checked again, for longer than all else that a launch takes.
     """

@@ -26,8 +26,8 @@ class Blocks(NamedTuple):
         block: Length of a step of the inner loop; for `values` and `gradients`, how many of a
             tile's 16 columns a step takes.
         warps: Warps a program.
-        stages: Depth of the software pipeline; for `hopper_forward`, how many blocks of keys and of
-            values are in shared memory, a power of two.
+        stages: Depth of the software pipeline; for Hopper's own kernels, how many blocks of
+            the rows that go by are in shared memory, a power of two.
         resident: How many programs a multiprocessor holds at once, by their registers; for the
             kernels whose sums are split by how many run at once, or whose programs stay.
         registers: At most how many a thread takes, where the compiler takes more than it needs and
@@ -67,6 +67,7 @@ _HOPPER: Table = {
         64: Blocks(128, 64, 4, 4, resident=2),
         128: Blocks(128, 64, 8, 4, resident=1),
     },
+    "hopper_backward": {128: Blocks(128, 64, 8, 4)},
     "direct_queries": {
         16: Blocks(128, 64, 4, 3),
         31: Blocks(128, 64, 8, 3),

@@ -1,0 +1,312 @@
+"""The direct backward for Hopper, in Gluon: five products for each pair of blocks.
+
+w, s, ds, dv, dk and dx are as in `direct_kernels`, t is dy.v. A program holds ROWS keys with their
+dk and dv. Blocks of queries and of dy go by, copied by TMA; step j of them
+
+    issues  s_j = k q_j^T  and  t_j = v dy_j^T,  and waits for them,
+    forms ds_j, puts it into shared memory, where all warps find it after a barrier,
+    issues  dx_j = ds_j^T k,  dv += w_j dy_j,  dk += ds_j q_j,
+    and adds dx_j to the sums of its queries in memory, while dv and dk run on
+
+The sums are float32, zero at first and in an order of their own (`sums_layout`), in which each
+thread adds four numbers at once; `query_gradients` brings them into rows. At D = 64 k and v are in
+registers too, and dv and dk run on beside s_{j+1} and t_{j+1}. At D = 128 there is room for
+neither: dv and dk are waited for.
+
+Each warp has waited for dk_{j-1} when all meet in `copy_pair` of step j, and its block's place is
+taken. ds has two places: whoever writes ds_j has met the others in step j - 1, when all had waited
+for dx_{j-2}, the last to read what it overwrites.
+
+Wants bfloat16, D = E of 64 or 128, no mask, whole blocks, an even number of them, SLOTS = 4 or more
+and a power of two, and eight warps. Names of Gluon as in `hopper_kernels`.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+
+from saccade.ops.taylor.triton.blocks import NORM_EPS
+from saccade.ops.taylor.triton.hopper_kernels import (
+    all_warps_here,
+    block_descriptor,
+    copy_block,
+    line,
+    load_table,
+    operand_layout,
+    row_pointers,
+    rows_layout,
+)
+from saccade.ops.taylor.triton.scores import PAIR
+
+__all__ = ["block_descriptor", "hopper_backward", "query_gradients"]
+
+LATER = gl.constexpr("and.b32 $0, $1, 0;")
+
+
+@gluon.constexpr_function
+def sums_product(dim, warps):
+    """A product (64, dim): warpgroups have all rows, and some columns each."""
+    groups = warps // 4
+    return gl.NVMMADistributedLayout([3, 0], [4, groups], [16, dim // groups, 16])
+
+
+@gluon.constexpr_function
+def sums_layout(dim, warps):
+    """The numbers of such a product in a row, those that a thread has by fours."""
+    lanes = [[4 << i] for i in range(5)]
+    warp = [[128 << i] for i in range(warps.bit_length() - 1)]
+    step = 128 * warps
+    registers = [[1], [2]] + [[step << i] for i in range((64 * dim // step).bit_length() - 1)]
+    return gl.DistributedLinearLayout(registers, lanes, warp, [], [64 * dim])
+
+
+@gluon.jit
+def in_a_row(x):
+    """A product (64, DIM) in the order of `sums_layout`."""
+    DIM: gl.constexpr = x.shape[1]
+    GROUPS: gl.constexpr = gl.num_warps() // 4
+    # rows: warp, half, lane; columns: warpgroup, eight, lane, one of two
+    x = gl.reshape(x, (4, 2, 8, GROUPS, DIM // (8 * GROUPS), 4, 2))
+    x = gl.reshape(gl.permute(x, (4, 3, 0, 2, 5, 1, 6)), (64 * DIM,))
+    return gl.convert_layout(x, sums_layout(DIM, gl.num_warps()), assert_trivial=True)
+
+
+@gluon.jit
+def in_rows(x, DIM: gl.constexpr):
+    """What `in_a_row` made of (64, DIM), back."""
+    GROUPS: gl.constexpr = gl.num_warps() // 4
+    x = gl.reshape(x, (DIM // (8 * GROUPS), GROUPS, 4, 8, 4, 2, 2))
+    x = gl.reshape(gl.permute(x, (2, 5, 3, 1, 0, 4, 6)), (64, DIM))
+    return gl.convert_layout(x, sums_product(DIM, gl.num_warps()), assert_trivial=True)
+
+
+@gluon.jit
+def add_up(dx, j, sums_ptr):
+    """Add block j of dx to the sums of a head."""
+    DIM: gl.constexpr = dx.shape[1]
+    SIZE: gl.constexpr = dx.shape[0] * DIM
+    places = gl.arange(0, SIZE, sums_layout(DIM, gl.num_warps()))
+    gl.atomic_add(sums_ptr + j * SIZE + places, in_a_row(dx), sem="relaxed")
+
+
+@gluon.jit
+def operand(x, j):
+    """The only block of x, its address worked out in step j; x where it is in registers.
+
+    The addresses of all parts of all operands, worked out once and kept, would take more registers
+    than there are. So the compiler is told of a number that depends on j, and is 0.
+    """
+    if isinstance(x, gl.shared_memory_descriptor):
+        zero = gl.inline_asm_elementwise(LATER, "=r,r", [j], dtype=gl.int32, is_pure=True, pack=1)
+        x = x.index(zero)
+    return x
+
+
+@gluon.jit
+def block_of(slots, i):
+    """Block i in its slot."""
+    return slots.index(i & (slots.shape[0] - 1)).reshape([slots.shape[3], slots.shape[4]])
+
+
+@gluon.jit
+def copy_pair(i, blocks, sample, head, tensors, buffers):
+    """Start to copy block i of q and dy, if it exists, once all warps are here."""
+    q_desc, dy_desc = tensors
+    qs, dys, q_full, dy_full = buffers
+    slot, exists = i & (qs.shape[0] - 1), i < blocks
+    q_here, dy_here = q_full.index(slot), dy_full.index(slot)
+    mbarrier.expect(q_here, q_desc.block_type.nbytes, pred=exists)
+    mbarrier.expect(dy_here, dy_desc.block_type.nbytes, pred=exists)
+    all_warps_here()
+    place = [sample, head, i * qs.shape[3], 0]
+    copy_block(q_desc, place, q_here, qs.index(slot), pred=exists)
+    copy_block(dy_desc, place, dy_here, dys.index(slot), pred=exists)
+
+
+@gluon.jit
+def scores(j, k, v, buffers, SCORES: gl.constexpr):
+    """s_j and t_j (keys, queries), left in flight."""
+    qs, dys, q_full, dy_full = buffers
+    SLOTS: gl.constexpr = qs.shape[0]
+    slot, phase = j & (SLOTS - 1), (j & SLOTS) // SLOTS
+    mbarrier.wait(q_full.index(slot), phase)
+    mbarrier.wait(dy_full.index(slot), phase)
+    ROWS: gl.constexpr = k.shape[0]
+    BLOCK: gl.constexpr = qs.shape[3]
+    none = gl.zeros([ROWS, BLOCK], gl.float32, SCORES)
+    s = warpgroup_mma(k, block_of(qs, j).permute((1, 0)), none, use_acc=False, is_async=True)
+    t = warpgroup_mma(v, block_of(dys, j).permute((1, 0)), none, use_acc=False, is_async=True)
+    return s, t
+
+
+@gluon.jit
+def rounded(x):
+    """Numbers out of the matrix unit, two to a register."""
+    return gl.inline_asm_elementwise(PAIR, "=r,r,r", [x], dtype=gl.bfloat16, is_pure=True, pack=2)
+
+
+@gluon.jit
+def weights(s, t, curve, shift, slope):
+    """w and ds."""
+    s = rounded(s)
+    curve = gl.to_tensor(curve)
+    w = line(s, line(s, curve, slope), -0.0)
+    return w, line(line(rounded(t), 1.0, shift), line(s, curve + curve, slope), -0.0)
+
+
+@gluon.jit
+def step(
+    j, blocks, sample, head, table_row, operands, dv, dk, sums_ptr, ds_at, tensors, buffers,
+    coefficients, NORMALIZE: gl.constexpr, SCORES: gl.constexpr, LEFT: gl.constexpr,
+):  # fmt: skip
+    """dv and dk, block j being in; in flight where D = 64."""
+    k, v, ks = operands
+    qs, dys, _, _ = buffers
+    curves_ptr, shifts_ptr, curve, slope = coefficients
+    SLOTS: gl.constexpr = qs.shape[0]
+    BLOCK: gl.constexpr = qs.shape[3]
+    DIM: gl.constexpr = qs.shape[4]
+    if NORMALIZE:
+        curve = load_table(curves_ptr, table_row + j * BLOCK, BLOCK, SCORES)
+    shift = load_table(shifts_ptr, table_row + j * BLOCK, BLOCK, SCORES)
+    s, t = scores(j, operand(k, j), operand(v, j), buffers, SCORES)
+    s, t = warpgroup_mma_wait(0, [s, t])
+    w, ds = weights(s, t, curve, shift, slope)
+    ds_at.index(0).store(ds)
+    fence_async_shared()
+    copy_pair(j - 1 + SLOTS, blocks, sample, head, tensors, buffers)
+    none = gl.zeros([BLOCK, DIM], gl.float32, sums_product(DIM, gl.num_warps()))
+    left = operand(ds_at, j).permute((1, 0))
+    dx = warpgroup_mma(left, operand(ks, j), none, use_acc=False, is_async=True)
+    dv = warpgroup_mma(gl.convert_layout(w, LEFT), block_of(dys, j), dv, is_async=True)
+    dk = warpgroup_mma(gl.convert_layout(ds, LEFT), block_of(qs, j), dk, is_async=True)
+    add_up(warpgroup_mma_wait(2, [dx]), j, sums_ptr)
+    if DIM > 64:
+        dv, dk = warpgroup_mma_wait(0, [dv, dk])
+        dv, dk = warpgroup_mma_init(dv), warpgroup_mma_init(dk)
+    return dv, dk
+
+
+@gluon.jit(do_not_specialize=["heads"])
+def hopper_backward(
+    q_desc, k_ptr, v_ptr, temperature_ptr, curves_ptr, shifts_ptr, dy_desc, sum_dy_ptr,
+    sums_ptr, dk_ptr, dv_ptr, heads, queries, keys, kb, kh, kn, vb, vh, vn, scale, over, a, b, c,
+    DIM: gl.constexpr, ROWS: gl.constexpr, BLOCK: gl.constexpr, SLOTS: gl.constexpr,
+    NORMALIZE: gl.constexpr,
+):  # fmt: skip
+    """dk and dv of a block of keys; what it adds to the gradients of queries is in the sums."""
+    W: gl.constexpr = gl.num_warps()
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [W, 1], [16, BLOCK, 16])
+    OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [W, 1], [16, DIM, 16])
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    HELD: gl.constexpr = gl.DotOperandLayout(0, SCORES, 2)
+    LAYOUT: gl.constexpr = rows_layout(DIM, W)
+    BF16: gl.constexpr = gl.bfloat16
+
+    first, bh = gl.program_id(0) * ROWS, gl.program_id(1)
+    sample, head = bh // heads, bh % heads
+    blocks = queries // BLOCK
+    qs = gl.allocate_shared_memory(BF16, [SLOTS, 1, 1, BLOCK, DIM], q_desc.layout)
+    dys = gl.allocate_shared_memory(BF16, [SLOTS, 1, 1, BLOCK, DIM], dy_desc.layout)
+    q_full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
+    dy_full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(SLOTS):
+        mbarrier.init(q_full.index(i), count=1)
+        mbarrier.init(dy_full.index(i), count=1)
+    fence_async_shared()
+    all_warps_here()
+    tensors, buffers = (q_desc, dy_desc), (qs, dys, q_full, dy_full)
+    for i in gl.static_range(SLOTS - 1):
+        copy_pair(i, blocks, sample, head, tensors, buffers)
+
+    k_base = k_ptr + sample.to(gl.int64) * kb + head.to(gl.int64) * kh + first.to(gl.int64) * kn
+    v_base = v_ptr + sample.to(gl.int64) * vb + head.to(gl.int64) * vh + first.to(gl.int64) * vn
+    k = gl.load(row_pointers(k_base, kn, ROWS, DIM)).to(gl.float32)
+    v = gl.load(row_pointers(v_base, vn, ROWS, DIM))
+    # As in `direct_keys`: the keys' own factor, or the scale, is in k.
+    if NORMALIZE:
+        k *= (1.0 / gl.maximum(gl.sqrt(gl.sum(k * k, axis=1)), NORM_EPS))[:, None]
+    else:
+        k *= scale
+    ks = gl.allocate_shared_memory(BF16, [1, ROWS, DIM], operand_layout(2))
+    ks.index(0).store(k.to(BF16))
+    if DIM == 64:
+        operands = ks.index(0).load(HELD), gl.convert_layout(v, HELD), ks
+    else:
+        vs = gl.allocate_shared_memory(BF16, [1, ROWS, DIM], operand_layout(2))
+        vs.index(0).store(v)
+        operands = ks, vs, ks
+    even = gl.allocate_shared_memory(BF16, [1, ROWS, BLOCK], operand_layout(2))
+    odd = gl.allocate_shared_memory(BF16, [1, ROWS, BLOCK], operand_layout(2))
+    fence_async_shared()
+    all_warps_here()
+
+    sums_at = sums_ptr + bh.to(gl.int64) * queries * DIM
+    coefficients = curves_ptr, shifts_ptr, a, b
+    dk = warpgroup_mma_init(gl.zeros([ROWS, DIM], gl.float32, OUT))
+    dv = warpgroup_mma_init(gl.zeros([ROWS, DIM], gl.float32, OUT))
+    for j in range(0, blocks, 2):
+        dv, dk = step(
+            j, blocks, sample, head, bh * queries, operands, dv, dk, sums_at, even,
+            tensors, buffers, coefficients, NORMALIZE, SCORES, LEFT,
+        )  # fmt: skip
+        dv, dk = step(
+            j + 1, blocks, sample, head, bh * queries, operands, dv, dk, sums_at, odd,
+            tensors, buffers, coefficients, NORMALIZE, SCORES, LEFT,
+        )  # fmt: skip
+    dv, dk = warpgroup_mma_wait(0, [dv, dk])
+
+    factor = over
+    if NORMALIZE:
+        factor = over * scale * gl.load(temperature_ptr + head)
+    columns = gl.arange(0, DIM, gl.SliceLayout(0, OUT))
+    sum_dy = c * over * gl.load(sum_dy_ptr + bh.to(gl.int64) * DIM + columns)
+    dv = gl.convert_layout((factor * dv + sum_dy[None, :]).to(BF16), LAYOUT)
+    row = bh.to(gl.int64) * keys + first
+    gl.store(row_pointers(dv_ptr + row * DIM, DIM, ROWS, DIM), dv)
+    dk *= factor
+    if NORMALIZE:
+        rows = gl.arange(0, ROWS, gl.SliceLayout(1, OUT))
+        raw = gl.load(k_base + rows[:, None] * kn + columns[None, :]).to(gl.float32)
+        inverse = 1.0 / gl.maximum(gl.sqrt(gl.sum(raw * raw, axis=1)), NORM_EPS)
+        unit = raw * inverse[:, None]
+        dk = (dk - gl.sum(dk * unit, axis=1)[:, None] * unit) * inverse[:, None]
+    else:
+        dk *= scale
+    dk = gl.convert_layout(dk.to(BF16), LAYOUT)
+    gl.store(row_pointers(dk_ptr + row * DIM, DIM, ROWS, DIM), dk)
+
+
+@gluon.jit(do_not_specialize=["heads"])
+def query_gradients(
+    sums_ptr, q_ptr, temperature_ptr, dq_ptr, dt_ptr, heads, queries, qb, qh, qn, scale, over,
+    DIM: gl.constexpr, BLOCK: gl.constexpr, NORMALIZE: gl.constexpr,
+):  # fmt: skip
+    """dq of a block of queries from what was added up, and their shares of the temperature's."""
+    W: gl.constexpr = gl.num_warps()
+    LAYOUT: gl.constexpr = rows_layout(DIM, W)
+    first, bh = gl.program_id(0) * BLOCK, gl.program_id(1)
+    row = bh.to(gl.int64) * queries + first
+    x = gl.load(sums_ptr + row * DIM + gl.arange(0, BLOCK * DIM, sums_layout(DIM, W)))
+    x = in_rows(x, DIM) * over
+    if NORMALIZE:
+        sample, head = (bh // heads).to(gl.int64), (bh % heads).to(gl.int64)
+        q_base = q_ptr + sample * qb + head * qh + first.to(gl.int64) * qn
+        x = gl.convert_layout(x, LAYOUT)
+        q = gl.load(row_pointers(q_base, qn, BLOCK, DIM)).to(gl.float32)
+        along = gl.sum(x * q, axis=1)
+        gl.store(dt_ptr + row + gl.arange(0, BLOCK, gl.SliceLayout(1, LAYOUT)), along * scale)
+        length = gl.maximum(gl.sqrt(gl.sum(q * q, axis=1)), NORM_EPS)
+        x -= (along / (length * length))[:, None] * q
+        x = (x * (scale * gl.load(temperature_ptr + head))).to(gl.bfloat16)
+    else:  # the scale is in the keys
+        x = gl.convert_layout(x.to(gl.bfloat16), LAYOUT)
+    gl.store(row_pointers(dq_ptr + row * DIM, DIM, BLOCK, DIM), x)

@@ -1,0 +1,134 @@
+"""Which kernels the direct backward launches on a Hopper that is not there, run as a program.
+
+As `stub_hopper`. Printed as JSON: for each kind of call, the kernels launched in their order with
+their grids and arguments by name, what the call was given and what it gave; and for calls that only
+tell what they would launch, the names of it.
+"""
+
+import json
+import sys
+import warnings
+
+import torch
+from triton.runtime import driver
+
+from saccade.ops import launches
+from saccade.ops.launches import Launch, compile_kernels
+from saccade.ops.taylor.triton import hopper, hopper_backward
+from saccade.ops.taylor.triton import hopper_backward_kernels as kernels
+from saccade.ops.taylor.triton.direct import run_direct_backward
+from saccade.ops.taylor.triton.problem import Problem
+from saccade.ops.taylor.triton.row_kernels import weighted_row_gradients
+from tests.ops.stub_driver import Driver, launched
+from tests.ops.stub_hopper import problem, refuse
+
+KERNELS = {
+    kernel.__name__: kernel
+    for kernel in (weighted_row_gradients, kernels.hopper_backward, kernels.query_gradients)
+}
+
+
+def backward(p):
+    """The gradients of q, k and v, of nothing in particular."""
+    f = p.form
+    out = torch.zeros(f.batch, f.heads, f.queries, f.width, dtype=torch.bfloat16)
+    total = torch.ones(f.batch_heads, f.queries)
+    return run_direct_backward.__wrapped__(p, out, out, total)
+
+
+def address(x):
+    """Where a tensor is, or what a descriptor reads."""
+    if hasattr(x, "block_shape"):
+        return [x.base.data_ptr(), x.shape, x.strides, x.block_shape]
+    return x
+
+
+def called(p):
+    """One call: what was launched."""
+    before, sums, call = len(launched), [], Launch.__call__
+
+    def noted(launch, *tensors):
+        if launch.kernel is kernels.hopper_backward:
+            sums.append(tensors[kernels.hopper_backward.arg_names.index("sums_ptr")])
+            sums.append(int(sums[0].count_nonzero()))
+        call(launch, *tensors)
+
+    Launch.__call__ = noted
+    dq, dk, dv, _ = backward(p)
+    Launch.__call__ = call
+    made = []
+    for launcher, arguments in launched[before:]:
+        names = KERNELS[launcher.name].arg_names
+        given = dict(zip(names, map(address, arguments[9:]), strict=False))
+        made.append({"kernel": launcher.name, "grid": arguments[:3], **given})
+    return {
+        "launches": made,
+        "read": {n: [x.data_ptr(), x.shape, x.stride()] for n, x in zip("qkv", p[:3], strict=True)},
+        "written": {n: x.data_ptr() for n, x in zip(("dq", "dk", "dv"), (dq, dk, dv), strict=True)},
+        "sums": [str(sums[0].dtype), sums[0].shape],
+        "sums not zero": sums[1],
+    }
+
+
+def told(p):
+    """The kernels that a call would launch."""
+    names, call = [], Launch.__call__
+    Launch.__call__ = lambda launch, *tensors: names.append(launch.kernel.__name__)
+    backward(p)
+    Launch.__call__ = call
+    return names
+
+
+def rehearsed(p):
+    """The kernels that are compiled together before a call; and how often one is launched then."""
+    names, compile_one, before = [], Launch.compile, len(launched)
+    Launch.compile = lambda launch, dtypes: names.append(launch.kernel.__name__)
+    compile_kernels(backward, p)
+    Launch.compile = compile_one
+    return {"kernels": sorted(names), "launched": len(launched) - before}
+
+
+OBSTACLES = [
+    ("no Gluon", hopper.importlib, "import_module"),
+    ("other descriptors", kernels, "block_descriptor"),
+    ("does not compile", Launch, "compile"),
+]
+
+
+def main():
+    """Call in every way that matters."""
+    driver.set_active(Driver())
+    numbers = Problem.numbers
+    Problem.numbers = lambda p, *shape: numbers(p, *shape).fill_(torch.nan)
+    plain, shift = problem(), problem(128, normalised=True)
+    compile_one, Launch.compile = Launch.compile, lambda launch, dtypes: None
+    found = {"off": told(plain)}
+    hopper_backward.FIVE_PRODUCTS = True
+    found |= {"on": told(plain), "masked": told(problem(masked=True))}
+    found |= {"unaligned": told(problem(skipped=1)), "narrow": told(problem(32))}
+    torch.use_deterministic_algorithms(True)
+    found |= {"deterministic": told(plain)}
+    torch.use_deterministic_algorithms(False)
+    Launch.compile = compile_one
+    for name, owner, part in OBSTACLES:
+        whole = getattr(owner, part)
+        setattr(owner, part, refuse)
+        hopper_backward._launches.cache_clear()
+        hopper._failed.clear()
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            found[name] = told(plain)
+            hopper_backward._launches.cache_clear()
+            told(plain)
+        found[f"{name}, told"] = [str(warning.message) for warning in heard]
+        setattr(owner, part, whole)
+    hopper_backward._launches.cache_clear()
+    hopper._failed.clear()
+    assert not launches.rehearsing()
+    found |= {"rehearsed": rehearsed(plain)}
+    found |= {"plain": called(plain), "normalised": called(shift)}
+    json.dump(found, sys.stdout, default=str)
+
+
+if __name__ == "__main__":
+    main()
