@@ -13,7 +13,7 @@ from saccade.report.labels import label_groups
 from saccade.report.setting import differences_table
 from saccade.report.words import headline, points, sentence, significant
 from saccade.report.write import write_report
-from saccade.statistics import accuracy_interval, holm, paired_difference
+from saccade.statistics import accuracy_interval, holm, paired_difference, seed_noise
 from tests.report.made_runs import make_run, make_study, predictions, write_record
 
 
@@ -41,7 +41,10 @@ def test_rows_hold_the_statistics_of_the_predictions(study: Findings) -> None:
         expected.low,
         expected.high,
     )
-    differences = [paired_difference(right(level), right(0.9)) for level in (0.9025, 0.3)]
+    noise = seed_noise([right(level) for level in (0.9, 0.9025, 0.3)])
+    differences = [
+        paired_difference(right(level), right(0.9), noise=noise) for level in (0.9025, 0.3)
+    ]
     corrected = holm([difference.p_value for difference in differences])
     claims = [row.against_baseline for row in (taylor, dead)]
     assert [claim.difference for claim in claims] == [own.mean for own in differences]

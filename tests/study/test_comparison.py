@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from saccade.data import load_splits
 from saccade.errors import ConfigError
 from saccade.layers import ATTENTIONS, Attention
-from saccade.statistics import accuracy_interval, holm, paired_difference
+from saccade.statistics import accuracy_interval, holm, paired_difference, seed_noise
 from saccade.study import compare
 from saccade.study.comparison import ComparisonFolder, Job, Plan
 from saccade.study.comparison.fairness import UnfairError
@@ -128,7 +128,10 @@ def test_runs_are_measured_whether_they_still_have_their_weights_or_not(copied: 
 def test_table_is_that_of_the_predictions(finished: Path) -> None:
     rows = json.loads((finished / "results.json").read_text())["rows"]
     tables = {name: correct(finished, name) for name in NAMES}
-    tests = {name: paired_difference(tables[name], tables["softmax"]) for name in NAMES[1:]}
+    noise = seed_noise([tables[name] for name in NAMES])
+    tests = {
+        name: paired_difference(tables[name], tables["softmax"], noise=noise) for name in NAMES[1:]
+    }
     corrected = holm([found.p_value for found in tests.values()])
     for row in rows:
         table = tables[row["attention"]]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from saccade.report.collect import Run
 from saccade.report.groups import Group
-from saccade.statistics import holm, paired_difference
+from saccade.statistics import holm, paired_difference, seed_noise
 
 __all__ = ["Answers", "Claim", "answers_of", "compare", "tables_of"]
 
@@ -97,12 +97,15 @@ def compare(
     pairs: Sequence[tuple[str, str]], answers: Mapping[str, Mapping[int, Answers]]
 ) -> list[Claim]:
     """The differences of all pairs that saw the same images, corrected together."""
-    found = []
+    found, known = [], [own for own in answers.values() if own]
+    everything = tables_of(*known) if len(known) > 1 else None
+    noise = seed_noise(everything) if everything else None
     for first, second in pairs:
         both = answers[first], answers[second]
         tables = tables_of(*both)
         if tables is not None:
-            found.append((first, second, paired_difference(*tables), _shared_seeds(*both)))
+            own = paired_difference(*tables, noise=noise)
+            found.append((first, second, own, _shared_seeds(*both)))
     corrected = holm([difference.p_value for _, _, difference, _ in found])
     return [
         Claim(first, second, own.mean, own.low, own.high, own.p_value, p, seeds)

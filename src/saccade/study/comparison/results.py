@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from saccade.errors import ConfigError
 from saccade.overlap import TOGETHER
 from saccade.runs import RunFolder
-from saccade.statistics import CONFIDENCE, accuracy_interval, holm, paired_difference
+from saccade.statistics import (
+    CONFIDENCE,
+    SeedNoise,
+    accuracy_interval,
+    holm,
+    paired_difference,
+    seed_noise,
+)
 from saccade.study.comparison.fairness import UnfairError, check_run, check_together
 from saccade.study.comparison.folder import VERSION, ComparisonFolder
 from saccade.study.comparison.plan import Job
@@ -158,18 +165,27 @@ def _compare_with_baseline(
     rows: Sequence[dict[str, Any]], variants: Mapping[str, _Variant], baseline: str
 ) -> None:
     """Fill in the paired differences, on the seeds that both have."""
-    tested = []
+    tested, noise = [], _noise(list(variants.values()))
     for row in rows:
         mine, theirs = variants[row["attention"]], variants[baseline]
         shared = sorted(mine.correct.keys() & theirs.correct.keys())
         if row["attention"] == baseline or not shared:
             continue
-        found = paired_difference(mine.table(shared), theirs.table(shared))
+        found = paired_difference(mine.table(shared), theirs.table(shared), noise=noise)
         row["difference"], row["p_value"] = found.mean, found.p_value
         row["difference_low"], row["difference_high"] = found.low, found.high
         tested.append(row)
     for row, corrected in zip(tested, holm([row["p_value"] for row in tested]), strict=True):
         row["p_corrected"] = corrected
+
+
+def _noise(variants: Sequence[_Variant]) -> SeedNoise | None:
+    """The scatter of seeds, from those that all with results have."""
+    known = [variant for variant in variants if variant.correct]
+    shared = sorted(set.intersection(*(set(variant.correct) for variant in known))) if known else []
+    if len(known) < 2 or not shared:
+        return None
+    return seed_noise([variant.table(shared) for variant in known])
 
 
 def _left_out(folder: ComparisonFolder) -> list[dict[str, str]]:
