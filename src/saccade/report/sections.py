@@ -42,6 +42,10 @@ from saccade.report.words import count, headline, listed, percent, sentence, spe
 __all__ = ["compose"]
 
 MOST_DRAWN = len(ATTENTION_COLOURS)
+LUCK = (
+    "With a single seed an interval covers new images and not new seeds: a difference may be the "
+    "luck of that seed."
+)
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,10 @@ def compose(evidence: Evidence, found: Findings) -> Page:
 
 def _title(found: Findings, dataset: str) -> str:
     attentions = {group.attention for group in found.groups}
+    missing = len(found.failed) + len(found.unfinished)
+    if missing:
+        total = spelled(len(attentions) + missing).lower()
+        return f"{spelled(len(attentions))} of {total} attentions on {dataset}"
     if len(attentions) > 1:
         return f"{spelled(len(attentions))} attentions on {dataset}"
     only = f"{attentions.pop()} on {dataset}"
@@ -139,6 +147,12 @@ def _drawn(found: Findings) -> list[Group]:
 def _claims(story: Story) -> Iterator[Block]:
     found = story.found
     claims = found.against_baseline
+    if found.baseline is None and found.others:
+        yield (
+            f"Differences in {found.measure} on the same images and seeds, each with a paired test "
+            f"and Holm's correction for {count(len(found.others), 'pair')}. {_chance(found)}"
+        )
+        yield from _pairs(found)
     if not claims:
         return
     yield (
@@ -159,23 +173,30 @@ def _claims(story: Story) -> Iterator[Block]:
         ]
     )
     if any(claim.has_one_seed for claim in claims):
-        yield (
-            "With a single seed an interval covers new images and not new seeds: a difference may "
-            "be the luck of that seed."
-        )
+        yield LUCK
     if found.others:
-        holding = [claim for claim in found.others if claim.holds]
-        yield _of_others(len(found.others), len(holding), found.baseline)
-        if holding:
-            yield Items([sentence(claim) for claim in holding])
-        yield pairs_table(found)
+        yield from _pairs(found)
+
+
+def _pairs(found: Findings) -> Iterator[Block]:
+    holding = [claim for claim in found.others if claim.holds]
+    yield _of_others(len(found.others), len(holding), found.baseline)
+    if holding:
+        yield Items([sentence(claim) for claim in holding])
+    if found.baseline is None and any(claim.has_one_seed for claim in found.others):
+        yield LUCK
+    yield pairs_table(found)
 
 
 def _chance(found: Findings) -> str:
     """What the tests take for chance."""
-    single = [claim.has_one_seed for claim in found.against_baseline]
+    single = [claim.has_one_seed for claim in found.against_baseline or found.others]
     if all(single):
-        shared = f"none has more than one seed in common with {found.baseline}"
+        shared = (
+            f"none has more than one seed in common with {found.baseline}"
+            if found.baseline
+            else "no two have more than one seed in common"
+        )
         return (
             "Only images count as chance: "
             f"{shared if found.has_mixed_seeds else 'there is one seed'}."
@@ -186,12 +207,13 @@ def _chance(found: Findings) -> str:
     )
 
 
-def _of_others(pairs: int, holding: int, baseline: str) -> str:
+def _of_others(pairs: int, holding: int, baseline: str | None) -> str:
+    without = f" without {baseline}" if baseline else ""
     if pairs == 1:
-        return f"The one pair without {baseline} {'differs' if holding else 'shows no difference'}."
+        return f"The one pair{without} {'differs' if holding else 'shows no difference'}."
     told = f"{holding} of them differ{'s' if holding == 1 else ''}"
     return (
-        f"Among the {pairs} pairs without {baseline}, corrected together, "
+        f"Among the {pairs} pairs{without}, corrected together, "
         f"{told if holding else 'none shows a difference'}."
     )
 

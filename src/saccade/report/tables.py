@@ -70,7 +70,7 @@ def _note(found: Findings) -> str:
     )
     told = [
         (_brackets(found), found.has_intervals),
-        (_seeds(found), found.has_mixed_seeds),
+        (_seeds(found), found.has_mixed_seeds and found.baseline is not None),
         (bold, any(row.best for row in found.rows)),
     ]
     return " ".join(text for text, applies in told if applies)
@@ -160,7 +160,7 @@ def _difference(claim: Claim | None) -> list[Cell]:
 
 
 def pairs_table(found: Findings) -> Table:
-    """Every pair without the baseline."""
+    """Every pair without the baseline, or simply every pair."""
     columns = (
         Column("first", "first", is_number=False),
         Column("second", "second", is_number=False),
@@ -171,7 +171,8 @@ def pairs_table(found: Findings) -> Table:
         [_text(claim.first), _text(claim.second), *_difference(claim), _text(_verdict(claim))]
         for claim in found.others
     ]
-    title = "The other pair" if len(rows) == 1 else f"The other {len(rows)} pairs"
+    which = "The" if found.baseline is None else "The other"
+    title = f"{which} pair" if len(rows) == 1 else f"{which} {len(rows)} pairs"
     return Table("pairs", title, columns, rows, folded=True)
 
 
