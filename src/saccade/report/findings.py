@@ -41,7 +41,6 @@ class Row:
     accuracy: float
     accuracy_low: float | None
     accuracy_high: float | None
-    accuracies: tuple[float, ...]
     against_baseline: Claim | None
     seconds_per_epoch: float | None
     img_per_s: float | None
@@ -157,7 +156,7 @@ def find(evidence: Evidence) -> Findings:
         failed=failed,
         unfinished=unfinished,
         datasets=datasets,
-        measure=_measure(evidence),
+        measure=_measure(groups),
         images=max(counts, default=0) if alike else 0,
         latency_batch=_noted_count(noted, "latency_batch"),
         latency_eval_batch=_noted_count(noted, "latency_eval_batch"),
@@ -201,16 +200,14 @@ def _row(
     group: Group, answers: Mapping[int, Answers], claim: Claim | None, noted: Mapping[str, Any]
 ) -> Row:
     tables = tables_of(answers)
-    accuracies = group.measured("test_accuracy") or group.measured("val_accuracy_best")
     interval = accuracy_interval(tables[0]) if tables else _noted_interval(noted)
     return Row(
         label=group.label,
         runs=len(group.runs),
         seeds=len(group.seeds),
-        accuracy=interval.mean if interval else fmean(accuracies),
+        accuracy=interval.mean if interval else fmean(group.accuracies.values()),
         accuracy_low=interval.low if interval else None,
         accuracy_high=interval.high if interval else None,
-        accuracies=tuple(accuracies),
         against_baseline=claim,
         seconds_per_epoch=_median(group.measured("seconds_per_epoch")),
         img_per_s=_median(group.measured("img_per_s")),
@@ -328,10 +325,10 @@ def _without_runs(evidence: Evidence, planned: Sequence[str]) -> tuple[list[str]
     return failed, [name for name, own in gaps.items() if own and name not in failed]
 
 
-def _measure(evidence: Evidence) -> str:
-    if any(run.config.data.fold is not None for run in evidence.runs):
+def _measure(groups: Sequence[Group]) -> str:
+    if any(group.has_folds for group in groups):
         return "held-out accuracy"
-    tested = any(run.measured("test_accuracy") is not None for run in evidence.runs)
+    tested = any(group.measured("test_accuracy") for group in groups)
     return "test accuracy" if tested else "validation accuracy"
 
 

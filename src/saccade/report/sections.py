@@ -30,6 +30,7 @@ from saccade.report.page import (
 )
 from saccade.report.setting import differences_table, environment_table, shared_configuration
 from saccade.report.tables import (
+    by_seed_table,
     calibration_table,
     classes_table,
     left_out_table,
@@ -70,9 +71,11 @@ def compose(evidence: Evidence, found: Findings) -> Page:
     story = Story(evidence, found, drawn, series_of(dict.fromkeys(labels)))
     runs = evidence.runs
     dataset = listed(found.datasets)
+    by_seed = by_seed_table(found)
     sections = [
         Section("summary", "Summary", [summary_table(found), *found.notes]),
         Section("claims", "What can be claimed", list(_claims(story))),
+        *([Section("by-seed", by_seed.caption, [by_seed])] if by_seed else []),
         Section("cost", "Accuracy against cost", list(_cost(story))),
         Section("training", "Training", list(_training(story))),
         Section("classes", "Classes", list(_classes(story))),
