@@ -166,6 +166,14 @@ def test_mistakes_of_every_share_look_different() -> None:
     assert 0.2 < rare < some - 0.2 < many - 0.4 < 1
 
 
+def test_a_rare_mistake_is_not_shown_as_none() -> None:
+    """Half a percent rounds to 0, which no cell with a mistake may say."""
+    counts = ClassCounts(np.array([[199, 1, 0], [3, 995, 2], [0, 6, 394]]))
+    texts = re.findall(r">([^<>]+)</text>", confusion(counts, ["a", "b", "c"]).svg)
+    cells = [text.replace("&lt;", "<") for text in texts[8:]]
+    assert cells == ["100", "<1", "<1", "100", "<1", "2", "98"]
+
+
 def labelled(text: str) -> Drawing:
     return draw(lambda axes: axes_style(axes, x=text, y="y"))
 
