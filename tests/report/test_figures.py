@@ -15,7 +15,7 @@ from saccade.report.class_figures import WRONG, class_accuracy, confusion, shade
 from saccade.report.classes import ClassCounts
 from saccade.report.collect import collect
 from saccade.report.comparison_figures import pareto, pareto_front
-from saccade.report.curves import course, cut_accuracy, epoch_curves
+from saccade.report.curves import accuracy_over_time, course, cut_accuracy, epoch_curves
 from saccade.report.findings import find
 from saccade.report.groups import Group, group_runs
 from saccade.report.inline_svg import VARIABLES, inline_svg
@@ -115,6 +115,20 @@ def ticks(drawing: Drawing, label: str) -> list[str]:
 def test_epochs_are_whole_numbers(tmp_path: Path, epochs: int, expected: list[str]) -> None:
     make_run(tmp_path / "run", validated=[0.5] * epochs)
     assert ticks(drawn_curves(tmp_path), "epoch") == expected
+
+
+def test_time_is_the_runs_own_or_that_of_a_measured_epoch(tmp_path: Path) -> None:
+    """The made runs took two seconds an epoch; of taylor nothing was measured."""
+    make_study(tmp_path, {"softmax": 0.9, "taylor": 0.8}, seeds=2)
+    groups, looks = groups_of(tmp_path), series_of(["softmax", "taylor"])
+    own = accuracy_over_time(groups, looks)
+    measured = accuracy_over_time(groups, looks, {"softmax": 10.0})
+    assert own is not None
+    assert measured is not None
+    ends = [[float(tick) for tick in ticks(d, "seconds of training")] for d in (own, measured)]
+    assert [(min(end), max(end)) for end in ends] == [(2, 4), (10, 20)]
+    assert ["taylor" in drawing.svg for drawing in (own, measured)] == [True, False]
+    assert accuracy_over_time(groups, looks, {}) is None
 
 
 def left_ink(drawing: Drawing) -> float:
