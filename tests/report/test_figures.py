@@ -15,7 +15,7 @@ from saccade.report.class_figures import WRONG, class_accuracy, confusion, shade
 from saccade.report.classes import ClassCounts
 from saccade.report.collect import collect
 from saccade.report.comparison_figures import pareto, pareto_front
-from saccade.report.curves import course, cut_accuracy, epoch_curves
+from saccade.report.curves import accuracy_over_time, course, cut_accuracy, epoch_curves
 from saccade.report.findings import find
 from saccade.report.groups import Group, group_runs
 from saccade.report.inline_svg import VARIABLES, inline_svg
@@ -117,6 +117,20 @@ def test_epochs_are_whole_numbers(tmp_path: Path, epochs: int, expected: list[st
     assert ticks(drawn_curves(tmp_path), "epoch") == expected
 
 
+def test_time_is_the_runs_own_or_that_of_a_measured_epoch(tmp_path: Path) -> None:
+    """The made runs took two seconds an epoch; of taylor nothing was measured."""
+    make_study(tmp_path, {"softmax": 0.9, "taylor": 0.8}, seeds=2)
+    groups, looks = groups_of(tmp_path), series_of(["softmax", "taylor"])
+    own = accuracy_over_time(groups, looks)
+    measured = accuracy_over_time(groups, looks, {"softmax": 10.0})
+    assert own is not None
+    assert measured is not None
+    ends = [[float(tick) for tick in ticks(d, "seconds of training")] for d in (own, measured)]
+    assert [(min(end), max(end)) for end in ends] == [(2, 4), (10, 20)]
+    assert ["taylor" in drawing.svg for drawing in (own, measured)] == [True, False]
+    assert accuracy_over_time(groups, looks, {}) is None
+
+
 def left_ink(drawing: Drawing) -> float:
     """Inches of blank paper at the left of a figure."""
     with Image.open(io.BytesIO(drawing.png)) as image:
@@ -164,6 +178,14 @@ def test_mistakes_of_every_share_look_different() -> None:
     assert len(opacities(confusion(counts, ["a", "b", "c"]))) == 3
     rare, some, many = (shaded(counts)[cell][3] for cell in ((2, 0), (0, 1), (1, 0)))
     assert 0.2 < rare < some - 0.2 < many - 0.4 < 1
+
+
+def test_a_rare_mistake_is_not_shown_as_none() -> None:
+    """Half a percent rounds to 0, which no cell with a mistake may say."""
+    counts = ClassCounts(np.array([[199, 1, 0], [3, 995, 2], [0, 6, 394]]))
+    texts = re.findall(r">([^<>]+)</text>", confusion(counts, ["a", "b", "c"]).svg)
+    cells = [text.replace("&lt;", "<") for text in texts[8:]]
+    assert cells == ["100", "<1", "<1", "100", "<1", "2", "98"]
 
 
 def labelled(text: str) -> Drawing:

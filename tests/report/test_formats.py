@@ -180,3 +180,66 @@ def test_hundred_classes_and_long_names(tmp_path: Path) -> None:
     page = (write_report(tmp_path).out / "report.html").read_text()
     assert page.count("<image ") == 1
     assert "image/png;base64" in page
+
+
+def by_seed(folder: Path) -> list[dict[str, str]]:
+    report = write_report(folder, folder / "report", formats=["csv"])
+    text = (report.out / "tables" / "by_seed.csv").read_text()
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_every_seed_has_its_accuracy(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate((0.9, 0.8, 0.85)):
+        make_run(tmp_path / "runs" / f"a{seed}", "softmax", seed, accuracy=accuracy)
+    make_run(tmp_path / "runs" / "again", "softmax", 2, accuracy=0.1)
+    make_run(tmp_path / "runs" / "b", "taylor", 2, accuracy=0.7)
+    softmax, taylor = by_seed(tmp_path)
+    assert list(softmax) == ["attention", "seed_0", "seed_1", "seed_2", "mean", "spread"]
+    numbers = [float(value) for value in list(softmax.values())[1:]]
+    assert numbers == pytest.approx([0.9, 0.8, 0.85, 0.85, 0.05])
+    assert list(taylor.values()) == ["taylor", "", "", "0.7", "0.7", ""]
+
+
+def test_the_table_by_seed_is_in_every_format(tmp_path: Path) -> None:
+    make_study(tmp_path, {"softmax": 0.9, "taylor": 0.8}, seeds=2)
+    out = write_report(tmp_path).out
+    page = (out / "report.md").read_text().replace("\u00a0", " ")
+    assert "## By seed" in page
+    assert "| attention | seed 0 | seed 1 | mean | spread |" in page
+    assert "| taylor | 80.00 | 80.00 | 80.00 | 0.00 |" in page
+    assert "Test accuracy in percent. The spread is the standard deviation" in page
+    assert 'href="#by-seed"' in (out / "report.html").read_text()
+    assert "taylor & 80.00 & 80.00 & 80.00 & 0.00" in (out / "report.tex").read_text()
+    assert "taylor & 80.00" in (out / "tables" / "by_seed.tex").read_text()
+
+
+@pytest.mark.parametrize(
+    ("seeds", "columns", "title"),
+    [
+        ((0,), ["fold_0", "fold_1"], "By fold"),
+        (
+            (0, 1),
+            ["seed_0_fold_0", "seed_0_fold_1", "seed_1_fold_0", "seed_1_fold_1"],
+            "By seed and fold",
+        ),
+    ],
+)
+def test_folds_are_columns_of_their_own(
+    tmp_path: Path, seeds: tuple[int, ...], columns: list[str], title: str
+) -> None:
+    for seed in seeds:
+        for fold in range(2):
+            place = tmp_path / "runs" / "softmax" / f"seed-{seed}" / f"fold-{fold}"
+            make_run(place, "softmax", seed, overrides=["data.folds=2", f"data.fold={fold}"])
+    (row,) = by_seed(tmp_path)
+    assert list(row)[1:-2] == columns
+    page = write_report(tmp_path, tmp_path / "page", formats=["md"]).out / "report.md"
+    assert f"## {title}\n" in page.read_text()
+
+
+def test_one_run_each_has_no_table_by_seed(tmp_path: Path) -> None:
+    """It would say what the summary says."""
+    make_study(tmp_path, {"softmax": 0.9, "taylor": 0.8}, seeds=1)
+    out = write_report(tmp_path, formats=["md", "csv"]).out
+    assert not (out / "tables" / "by_seed.csv").exists()
+    assert "By seed" not in (out / "report.md").read_text()

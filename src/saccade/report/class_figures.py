@@ -90,7 +90,7 @@ def _paint_cells(axes: Any, counts: ClassCounts) -> None:
         )
     )
     for i, j in cells if len(shares) <= 12 else []:
-        text = f"{100 * shares[i, j]:.0f}" if shares[i, j] >= 0.005 else "<1"
+        text = f"{100 * shares[i, j]:.0f}" if shares[i, j] >= 0.01 else "<1"
         axes.text(j, i, text, ha="center", va="center", fontsize=7)
 
 

@@ -43,6 +43,11 @@ class LeftOut:
     what: str
     reason: str
 
+    @property
+    def is_failure(self) -> bool:
+        """Whether it is a run that failed, rather than one that is not done yet."""
+        return self.reason.startswith(UNFINISHED["failed"])
+
 
 @dataclass(frozen=True)
 class Predictions:

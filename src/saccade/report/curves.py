@@ -59,19 +59,32 @@ def epoch_curves(
     groups: Sequence[Group], series: Mapping[str, Series], key: str, label: str
 ) -> Drawing | None:
     """A measure over the epochs, with the spread over seeds; None where no run has it."""
-    return _curves(groups, series, key, label, over="epoch", at=lambda course: course.epochs)
+    return _curves(groups, series, key, label, over="epoch", at=lambda _, own: own.epochs)
 
 
-def accuracy_over_time(groups: Sequence[Group], series: Mapping[str, Series]) -> Drawing | None:
-    """Validation accuracy over seconds of training; None where nothing was validated."""
-    return _curves(
-        groups,
-        series,
-        "val_accuracy",
-        "validation accuracy",
-        over="seconds of training",
-        at=lambda course: course.seconds,
-    )
+def accuracy_over_time(
+    groups: Sequence[Group],
+    series: Mapping[str, Series],
+    seconds_per_epoch: Mapping[str, float] | None = None,
+) -> Drawing | None:
+    """Validation accuracy over seconds of training; None where nothing was validated.
+
+    Args:
+        groups: To be drawn.
+        series: The look of each, by its label.
+        seconds_per_epoch: What an epoch of each takes, where the clocks of the runs are not to be
+            used; groups that are not in it are not drawn.
+    """
+
+    def at(label: str, own: Course) -> Sequence[float]:
+        if seconds_per_epoch is None:
+            return own.seconds
+        return [seconds_per_epoch[label] * epoch for epoch in own.epochs]
+
+    if seconds_per_epoch is not None:
+        groups = [group for group in groups if group.label in seconds_per_epoch]
+    over = "seconds of training"
+    return _curves(groups, series, "val_accuracy", "validation accuracy", over=over, at=at)
 
 
 def _curves(
@@ -81,7 +94,7 @@ def _curves(
     label: str,
     *,
     over: str,
-    at: Callable[[Course], Sequence[float]],
+    at: Callable[[str, Course], Sequence[float]],
 ) -> Drawing | None:
     courses = {g.label: found for g in groups if (found := course(g, key)) is not None}
     if not courses:
@@ -91,7 +104,7 @@ def _curves(
         in_percent = "y" if "accuracy" in key else ""
         axes_style(axes, x=over, y=label, percent=in_percent, whole=over == "epoch")
         for name, own in courses.items():
-            look, x = series[name], at(own)
+            look, x = series[name], at(name, own)
             axes.fill_between(
                 x, own.low, own.high, color=look.colour, alpha=SPREAD_ALPHA, linewidth=0
             )

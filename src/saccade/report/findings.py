@@ -14,7 +14,7 @@ from saccade.report.collect import Evidence, number, plain
 from saccade.report.groups import Group, group_runs
 from saccade.statistics import Interval, accuracy_interval
 
-__all__ = ["Findings", "Row", "find"]
+__all__ = ["MOST_PAIRED", "Findings", "Row", "find"]
 
 MOST_PAIRED = 12
 """With more groups than this, each is compared with the baseline alone."""
@@ -41,7 +41,6 @@ class Row:
     accuracy: float
     accuracy_low: float | None
     accuracy_high: float | None
-    accuracies: tuple[float, ...]
     against_baseline: Claim | None
     seconds_per_epoch: float | None
     img_per_s: float | None
@@ -59,6 +58,11 @@ class Findings:
     """All that the sections tell.
 
     Attributes:
+        baseline: What the others are compared with; None where the comparison's has no run, and
+            all pairs are in `others`.
+        named_baseline: The comparison's; empty where the folder is none.
+        failed: The attentions of the comparison of which every run failed.
+        unfinished: Its other attentions without a run.
         datasets: The data sets that the runs were made on. Nothing is compared across several.
         measure: What accuracy was measured on, in words.
         notes: What the comparison itself wants its readers to know.
@@ -71,7 +75,10 @@ class Findings:
 
     groups: list[Group]
     rows: list[Row]
-    baseline: str
+    baseline: str | None
+    named_baseline: str
+    failed: list[str]
+    unfinished: list[str]
     datasets: list[str]
     measure: str
     images: int
@@ -102,9 +109,9 @@ class Findings:
 
     @property
     def without_shared_seed(self) -> list[str]:
-        """The groups that have no seed in common with the baseline."""
-        base = next(group for group in self.groups if group.label == self.baseline)
-        return [group.label for group in self.groups if not group.seeds & base.seeds]
+        """The groups that have no seed in common with the baseline, if there is one."""
+        base = [group.seeds for group in self.groups if group.label == self.baseline]
+        return [group.label for group in self.groups if base and not group.seeds & base[0]]
 
     @property
     def has_intervals(self) -> bool:
@@ -123,28 +130,33 @@ def find(evidence: Evidence) -> Findings:
     known = [plain(name) for name in order] if isinstance(order, list) else []
     groups, differing = group_runs(evidence.runs, known)
     answers = {group.label: answers_of(group) for group in groups}
-    baseline = _baseline(evidence, list(answers))
+    named = _named_baseline(evidence)
+    baseline = _baseline(named, groups)
     datasets = sorted({run.dataset for run in evidence.runs})
     alike = len(datasets) == 1
     others = [label for label in answers if label != baseline] if alike else []
-    claims = compare([(label, baseline) for label in others], answers)
+    claims = compare([(label, baseline) for label in others if baseline], answers)
     pairs = list(combinations(others, 2)) if len(groups) <= MOST_PAIRED else []
     more_claims = compare(pairs, answers)
     noted = _noted_rows(evidence.results) if alike else {}
     speed = _whose_speed(evidence)
     fair_speed = speed != "shared"
-    rows = _with_noted_memory(_rows(groups, answers, claims, noted), noted)
+    rows = _with_noted_memory(_rows(groups, answers, claims, noted, baseline), noted)
     if speed == "alone":
         rows = _with_noted_speed(rows, noted)
     if alike:
         rows = _mark_best(rows, groups, [*claims, *more_claims], fair_speed)
     counts = (len(own.target) for seeds in answers.values() for own in seeds.values())
+    failed, unfinished = _without_runs(evidence, known)
     return Findings(
         groups=_in_order(rows, groups),
         rows=rows,
         baseline=baseline,
+        named_baseline=named,
+        failed=failed,
+        unfinished=unfinished,
         datasets=datasets,
-        measure=_measure(evidence),
+        measure=_measure(groups),
         images=max(counts, default=0) if alike else 0,
         latency_batch=_noted_count(noted, "latency_batch"),
         latency_eval_batch=_noted_count(noted, "latency_eval_batch"),
@@ -166,16 +178,18 @@ def _rows(
     answers: Mapping[str, Mapping[int, Answers]],
     claims: Sequence[Claim],
     noted: Mapping[str, Mapping[str, Any]],
+    baseline: str | None,
 ) -> list[Row]:
     """A row for each group, in their order; set-ups of one attention go by their accuracy.
 
     Those on different data stay apart.
     """
     by_label = {claim.first: claim for claim in claims}
-    rows = [
-        _row(group, answers[group.label], by_label.get(group.label), noted.get(group.label, {}))
-        for group in groups
-    ]
+    rows = []
+    for group in groups:
+        own = noted.get(group.label, {})
+        claim = by_label.get(group.label) or _noted_claim(own, group, baseline)
+        rows.append(_row(group, answers[group.label], claim, own))
     if len({group.attention for group in groups}) == 1:
         datasets = {group.label: group.dataset for group in groups}
         rows.sort(key=lambda row: (datasets[row.label], -row.accuracy, row.label))
@@ -186,17 +200,15 @@ def _row(
     group: Group, answers: Mapping[int, Answers], claim: Claim | None, noted: Mapping[str, Any]
 ) -> Row:
     tables = tables_of(answers)
-    accuracies = group.measured("test_accuracy") or group.measured("val_accuracy_best")
     interval = accuracy_interval(tables[0]) if tables else _noted_interval(noted)
     return Row(
         label=group.label,
         runs=len(group.runs),
         seeds=len(group.seeds),
-        accuracy=interval.mean if interval else fmean(accuracies),
+        accuracy=interval.mean if interval else fmean(group.accuracies.values()),
         accuracy_low=interval.low if interval else None,
         accuracy_high=interval.high if interval else None,
-        accuracies=tuple(accuracies),
-        against_baseline=claim or _noted_claim(noted, group),
+        against_baseline=claim,
         seconds_per_epoch=_median(group.measured("seconds_per_epoch")),
         img_per_s=_median(group.measured("img_per_s")),
         latency_ms=number(noted.get("latency_ms")),
@@ -240,8 +252,7 @@ def _noted_rows(results: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The rows of a comparison's own results, by attention."""
     rows = results.get("rows")
     found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    baseline = plain(results.get("baseline", ""))
-    return {plain(row.get("attention")): {**row, "baseline": baseline} for row in found}
+    return {plain(row.get("attention")): row for row in found}
 
 
 def _noted_count(noted: Mapping[str, Mapping[str, Any]], key: str) -> int | None:
@@ -276,27 +287,48 @@ def _noted_interval(noted: Mapping[str, Any]) -> Interval | None:
     return Interval(*known) if len(known) == len(values) else None
 
 
-def _noted_claim(noted: Mapping[str, Any], group: Group) -> Claim | None:
+def _noted_claim(noted: Mapping[str, Any], group: Group, baseline: str | None) -> Claim | None:
+    """The difference that the comparison wrote, for runs that kept no predictions."""
     keys = ("difference", "difference_low", "difference_high", "p_value", "p_corrected")
     known = [value for key in keys if (value := number(noted.get(key))) is not None]
-    if len(known) < len(keys):
+    if len(known) < len(keys) or baseline is None:
         return None
     difference, low, high, p_value, p_corrected = known
     seeds = tuple(sorted(group.seeds))
-    return Claim(group.label, noted["baseline"], difference, low, high, p_value, p_corrected, seeds)
+    return Claim(group.label, baseline, difference, low, high, p_value, p_corrected, seeds)
 
 
-def _baseline(evidence: Evidence, labels: Sequence[str]) -> str:
-    """The study's, or softmax, or the first."""
+def _named_baseline(evidence: Evidence) -> str:
+    """The comparison's baseline; empty where the folder is no comparison."""
     records = (evidence.results, evidence.study)
-    wanted = [*(plain(record.get("baseline")) for record in records), "softmax"]
-    return next((name for name in wanted if name in labels), labels[0])
+    return next((plain(own["baseline"]) for own in records if own.get("baseline")), "")
 
 
-def _measure(evidence: Evidence) -> str:
-    if any(run.config.data.fold is not None for run in evidence.runs):
+def _baseline(named: str, groups: Sequence[Group]) -> str | None:
+    """The one that is named, if it has runs; where none is, softmax or the first."""
+    labels = [group.label for group in groups]
+    if not named:
+        return "softmax" if "softmax" in labels else labels[0]
+    own = [group.label for group in groups if group.attention == named]
+    return named if named in labels else next(iter(own), None)
+
+
+def _without_runs(evidence: Evidence, planned: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The attentions of a comparison of which nothing is left: all runs failed, or not all did."""
+    present = {run.attention for run in evidence.runs}
+    gaps = {
+        name: [gap for gap in evidence.left_out if gap.what.startswith(f"{name}/")]
+        for name in (*planned, *_noted_rows(evidence.results))
+        if name not in present
+    }
+    failed = [name for name, own in gaps.items() if own and all(gap.is_failure for gap in own)]
+    return failed, [name for name, own in gaps.items() if own and name not in failed]
+
+
+def _measure(groups: Sequence[Group]) -> str:
+    if any(group.has_folds for group in groups):
         return "held-out accuracy"
-    tested = any(run.measured("test_accuracy") is not None for run in evidence.runs)
+    tested = any(group.measured("test_accuracy") for group in groups)
     return "test accuracy" if tested else "validation accuracy"
 
 

@@ -49,6 +49,24 @@ class Group:
         """The seeds of its runs."""
         return frozenset(run.config.run.seed for run in self.runs)
 
+    @property
+    def has_folds(self) -> bool:
+        """Whether its runs were judged on folds of the training images."""
+        return any(run.config.data.fold is not None for run in self.runs)
+
+    @property
+    def accuracies(self) -> dict[tuple[int, int], float]:
+        """By seed and fold: on test images, or in validation where nothing was tested.
+
+        Of several runs with one seed and fold the first counts.
+        """
+        key = "test_accuracy" if self.measured("test_accuracy") else "val_accuracy_best"
+        found: dict[tuple[int, int], float] = {}
+        for run in self.runs:
+            if (value := run.measured(key)) is not None:
+                found.setdefault(run.replicate, value)
+        return found
+
     def measured(self, key: str) -> list[float]:
         """A number of every run's summary, those without it left out."""
         return [value for run in self.runs if (value := run.measured(key)) is not None]

@@ -30,6 +30,7 @@ from saccade.report.page import (
 )
 from saccade.report.setting import differences_table, environment_table, shared_configuration
 from saccade.report.tables import (
+    by_seed_table,
     calibration_table,
     classes_table,
     left_out_table,
@@ -42,6 +43,10 @@ from saccade.report.words import count, headline, listed, percent, sentence, spe
 __all__ = ["compose"]
 
 MOST_DRAWN = len(ATTENTION_COLOURS)
+LUCK = (
+    "With a single seed an interval covers new images and not new seeds: a difference may be the "
+    "luck of that seed."
+)
 
 
 @dataclass(frozen=True)
@@ -66,9 +71,11 @@ def compose(evidence: Evidence, found: Findings) -> Page:
     story = Story(evidence, found, drawn, series_of(dict.fromkeys(labels)))
     runs = evidence.runs
     dataset = listed(found.datasets)
+    by_seed = by_seed_table(found)
     sections = [
         Section("summary", "Summary", [summary_table(found), *found.notes]),
         Section("claims", "What can be claimed", list(_claims(story))),
+        *([Section("by-seed", by_seed.caption, [by_seed])] if by_seed else []),
         Section("cost", "Accuracy against cost", list(_cost(story))),
         Section("training", "Training", list(_training(story))),
         Section("classes", "Classes", list(_classes(story))),
@@ -88,6 +95,10 @@ def compose(evidence: Evidence, found: Findings) -> Page:
 
 def _title(found: Findings, dataset: str) -> str:
     attentions = {group.attention for group in found.groups}
+    missing = len(found.failed) + len(found.unfinished)
+    if missing:
+        total = spelled(len(attentions) + missing).lower()
+        return f"{spelled(len(attentions))} of {total} attentions on {dataset}"
     if len(attentions) > 1:
         return f"{spelled(len(attentions))} attentions on {dataset}"
     only = f"{attentions.pop()} on {dataset}"
@@ -139,6 +150,12 @@ def _drawn(found: Findings) -> list[Group]:
 def _claims(story: Story) -> Iterator[Block]:
     found = story.found
     claims = found.against_baseline
+    if found.baseline is None and found.others:
+        yield (
+            f"Differences in {found.measure} on the same images and seeds, each with a paired test "
+            f"and Holm's correction for {count(len(found.others), 'pair')}. {_chance(found)}"
+        )
+        yield from _pairs(found)
     if not claims:
         return
     yield (
@@ -159,23 +176,30 @@ def _claims(story: Story) -> Iterator[Block]:
         ]
     )
     if any(claim.has_one_seed for claim in claims):
-        yield (
-            "With a single seed an interval covers new images and not new seeds: a difference may "
-            "be the luck of that seed."
-        )
+        yield LUCK
     if found.others:
-        holding = [claim for claim in found.others if claim.holds]
-        yield _of_others(len(found.others), len(holding), found.baseline)
-        if holding:
-            yield Items([sentence(claim) for claim in holding])
-        yield pairs_table(found)
+        yield from _pairs(found)
+
+
+def _pairs(found: Findings) -> Iterator[Block]:
+    holding = [claim for claim in found.others if claim.holds]
+    yield _of_others(len(found.others), len(holding), found.baseline)
+    if holding:
+        yield Items([sentence(claim) for claim in holding])
+    if found.baseline is None and any(claim.has_one_seed for claim in found.others):
+        yield LUCK
+    yield pairs_table(found)
 
 
 def _chance(found: Findings) -> str:
     """What the tests take for chance."""
-    single = [claim.has_one_seed for claim in found.against_baseline]
+    single = [claim.has_one_seed for claim in found.against_baseline or found.others]
     if all(single):
-        shared = f"none has more than one seed in common with {found.baseline}"
+        shared = (
+            f"none has more than one seed in common with {found.baseline}"
+            if found.baseline
+            else "no two have more than one seed in common"
+        )
         return (
             "Only images count as chance: "
             f"{shared if found.has_mixed_seeds else 'there is one seed'}."
@@ -186,12 +210,13 @@ def _chance(found: Findings) -> str:
     )
 
 
-def _of_others(pairs: int, holding: int, baseline: str) -> str:
+def _of_others(pairs: int, holding: int, baseline: str | None) -> str:
+    without = f" without {baseline}" if baseline else ""
     if pairs == 1:
-        return f"The one pair without {baseline} {'differs' if holding else 'shows no difference'}."
+        return f"The one pair{without} {'differs' if holding else 'shows no difference'}."
     told = f"{holding} of them differ{'s' if holding == 1 else ''}"
     return (
-        f"Among the {pairs} pairs without {baseline}, corrected together, "
+        f"Among the {pairs} pairs{without}, corrected together, "
         f"{told if holding else 'none shows a difference'}."
     )
 
@@ -242,8 +267,8 @@ def _training(story: Story) -> Iterator[Block]:
         (
             "accuracy_over_time",
             "Validation accuracy over time",
-            f"Validation accuracy over the seconds spent in training.{cut}",
-            accuracy_over_time(drawn, series) if story.found.fair_times else None,
+            f"Validation accuracy over {_clock(story.found)}.{cut}",
+            _over_time(story),
         ),
         (
             "accuracy_over_epochs",
@@ -264,6 +289,26 @@ def _training(story: Story) -> Iterator[Block]:
     if figures:
         yield from _choice(story)
         yield Figures(figures)
+
+
+def _over_time(story: Story) -> Drawing | None:
+    """On the runs' own clocks, or by the seconds of an epoch where these alone can be compared."""
+    found = story.found
+    if not found.fair_speed:
+        return None
+    if found.fair_times:
+        return accuracy_over_time(story.drawn, story.series)
+    measured = {row.label: row.seconds_per_epoch for row in found.rows if row.seconds_per_epoch}
+    return accuracy_over_time(story.drawn, story.series, measured)
+
+
+def _clock(found: Findings) -> str:
+    if found.fair_times:
+        return "the seconds spent in training"
+    return (
+        "seconds of training: epochs times the s/epoch of the summary, which was measured after "
+        "training, one attention at a time"
+    )
 
 
 def _classes(story: Story) -> Iterator[Block]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
 
 from saccade.report.claims import Claim
 from saccade.report.classes import ClassCounts, Reliability
 from saccade.report.collect import LeftOut
 from saccade.report.findings import Findings, Row
+from saccade.report.groups import Group
 from saccade.report.page import NOTHING, Cell, Column, Table
 from saccade.report.words import GLUE, interval, listed, p_text, percent, points, significant
 
 __all__ = [
+    "by_seed_table",
     "calibration_table",
     "classes_table",
     "left_out_table",
@@ -70,7 +73,7 @@ def _note(found: Findings) -> str:
     )
     told = [
         (_brackets(found), found.has_intervals),
-        (_seeds(found), found.has_mixed_seeds),
+        (_seeds(found), found.has_mixed_seeds and found.baseline is not None),
         (bold, any(row.best for row in found.rows)),
     ]
     return " ".join(text for text, applies in told if applies)
@@ -159,8 +162,55 @@ def _difference(claim: Claim | None) -> list[Cell]:
     ]
 
 
+def by_seed_table(found: Findings) -> Table | None:
+    """The accuracy of every run, and how far those of a group lie apart; None with one run each."""
+    if all(len(group.accuracies) == 1 for group in found.groups):
+        return None
+    replicates = sorted({own for group in found.groups for own in group.accuracies})
+    parts = _varied(found, replicates)
+    columns = (
+        Column("attention", _heading(found), is_number=False),
+        *(_replicate_column(seed, fold, parts) for seed, fold in replicates),
+        Column("mean", "mean"),
+        Column("spread", "spread"),
+    )
+    rows = [_by_seed_row(group, replicates) for group in found.groups]
+    note = (
+        f"{found.measure.capitalize()} in percent. The spread is the standard deviation of a row's "
+        "runs, in points."
+    )
+    return Table("by_seed", f"By {' and '.join(parts)}", columns, rows, note)
+
+
+def _varied(found: Findings, replicates: Sequence[tuple[int, int]]) -> list[str]:
+    """What tells the runs of a group apart."""
+    if not any(group.has_folds for group in found.groups):
+        return ["seed"]
+    return ["seed", "fold"] if len({seed for seed, _ in replicates}) > 1 else ["fold"]
+
+
+def _replicate_column(seed: int, fold: int, parts: Sequence[str]) -> Column:
+    place = {"seed": seed, "fold": fold}
+    return Column(
+        "_".join(f"{part}_{place[part]}" for part in parts),
+        ", ".join(f"{part}{GLUE}{place[part]}" for part in parts),
+    )
+
+
+def _by_seed_row(group: Group, replicates: Sequence[tuple[int, int]]) -> list[Cell]:
+    known = group.accuracies
+    values = [known.get(own) for own in replicates]
+    mean, spread = fmean(known.values()), stdev(known.values()) if len(known) > 1 else None
+    return [_text(group.label), *(_hundredths(value) for value in (*values, mean, spread))]
+
+
+def _hundredths(value: float | None) -> Cell:
+    """A fraction in percent, as fine as runs of one recipe differ."""
+    return Cell(NOTHING) if value is None else Cell(f"{100 * value:.2f}", value)
+
+
 def pairs_table(found: Findings) -> Table:
-    """Every pair without the baseline."""
+    """Every pair without the baseline, or simply every pair."""
     columns = (
         Column("first", "first", is_number=False),
         Column("second", "second", is_number=False),
@@ -171,7 +221,8 @@ def pairs_table(found: Findings) -> Table:
         [_text(claim.first), _text(claim.second), *_difference(claim), _text(_verdict(claim))]
         for claim in found.others
     ]
-    title = "The other pair" if len(rows) == 1 else f"The other {len(rows)} pairs"
+    which = "The" if found.baseline is None else "The other"
+    title = f"{which} pair" if len(rows) == 1 else f"{which} {len(rows)} pairs"
     return Table("pairs", title, columns, rows, folded=True)
 
 

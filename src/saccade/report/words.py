@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from saccade.report.claims import Claim
-from saccade.report.findings import Findings, Row
+from saccade.report.findings import MOST_PAIRED, Findings, Row
 from saccade.report.page import NOTHING
 
 __all__ = [
@@ -90,15 +90,32 @@ def sentence(claim: Claim) -> str:
 
 
 def headline(found: Findings, dataset: str) -> str:
-    """What was found, in a few sentences."""
+    """What is missing and what was found, in a few sentences."""
+    return " ".join([*_of_missing(found), *_of_runs(found, dataset)])
+
+
+def _of_missing(found: Findings) -> Iterator[str]:
+    """The attentions that have no run, and what it means that the baseline is one of them."""
+    for names, told in (
+        (found.failed, "Every run of {} failed"),
+        (found.unfinished, "No run of {} is finished"),
+    ):
+        if names:
+            more = len(names) - MOST_NAMED
+            shown = [*names[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
+            yield f"{told.format(listed(shown))}; the reasons are listed at the end."
+    if found.baseline is None and found.is_comparable:
+        rest = "the others are compared pair by pair" if found.others else "nothing is compared"
+        yield f"{found.named_baseline} is the baseline, and without a run of it {rest}."
+
+
+def _of_runs(found: Findings, dataset: str) -> list[str]:
     if not found.is_comparable:
-        return _of_several_data(found)
+        return [_of_several_data(found)]
     if len(found.rows) == 1:
-        return _of_one(found.rows[0], found, dataset)
-    parts = [_of_accuracy(found, dataset), *_of_cost(found)]
-    if found.differing:
-        parts.append(_of_settings(found))
-    return " ".join(parts)
+        return [_of_one(found.rows[0], found, dataset)]
+    settings = [_of_settings(found)] if found.differing else []
+    return [_of_accuracy(found, dataset), *_of_cost(found), *settings]
 
 
 def _of_settings(found: Findings) -> str:
@@ -133,13 +150,17 @@ def _of_several_data(found: Findings) -> str:
 
 def _of_accuracy(found: Findings, dataset: str) -> str:
     claims = found.against_baseline
+    if found.baseline is None:
+        claims = found.others
     if not claims:
         return _of_unpaired(found, dataset)
+    if found.baseline is None and len(claims) > 1:
+        return _of_pairs(found, dataset)
     better = [claim for claim in claims if claim.holds and claim.difference > 0]
     worse = [claim for claim in claims if claim.holds and claim.difference < 0]
     open_ones = [claim for claim in claims if not claim.holds]
-    base = next(row for row in found.rows if row.label == found.baseline)
-    level = f"{found.baseline} ({percent(base.accuracy)})"
+    base = next(row for row in found.rows if row.label == claims[0].second)
+    level = f"{base.label} ({percent(base.accuracy)})"
     if not better and not worse:
         return _of_nothing(open_ones, level, dataset)
     parts = [
@@ -154,8 +175,22 @@ def _of_accuracy(found: Findings, dataset: str) -> str:
     )
 
 
+def _of_pairs(found: Findings, dataset: str) -> str:
+    """The highest accuracy, and how many pairs differ where there is no baseline."""
+    told, link = _of_highest(found, dataset)
+    pairs, holding = len(found.others), sum(claim.holds for claim in found.others)
+    if not holding:
+        return f"{told}, {link} none of the {pairs} pairs shows a difference."
+    return f"{told}; {holding} of {pairs} pairs differ{'s' if holding == 1 else ''}."
+
+
 def _of_unpaired(found: Findings, dataset: str) -> str:
-    """The highest accuracy, or those that are equal as a reader sees them."""
+    told, link = _of_highest(found, dataset)
+    return f"{told}, {link} no difference can be claimed: {_why_unpaired(found)}."
+
+
+def _of_highest(found: Findings, dataset: str) -> tuple[str, str]:
+    """The highest accuracy, or those that are equal as a reader sees them; a word to go on with."""
     highest = percent(max(row.accuracy for row in found.rows))
     top = [row.label for row in found.rows if percent(row.accuracy) == highest]
     if len(top) == len(found.rows):
@@ -167,14 +202,13 @@ def _of_unpaired(found: Findings, dataset: str) -> str:
     else:
         told = f"{'The set-up called ' if found.has_short_names else ''}{top[0]} has the highest"
     link = "and" if len(top) == len(found.rows) else "but"
-    return (
-        f"{told} {found.measure} on {dataset}, {highest}, {link} no difference can be claimed: "
-        f"{_why_unpaired(found)}."
-    )
+    return f"{told} {found.measure} on {dataset}, {highest}", link
 
 
 def _why_unpaired(found: Findings) -> str:
     others = len(found.rows) - 1
+    if found.baseline is None and len(found.rows) > MOST_PAIRED:
+        return f"more than {MOST_PAIRED} are compared with a baseline alone"
     if not found.images or len(found.without_shared_seed) < others:
         return "the runs kept no predictions of the same images"
     if others == 1:
@@ -214,13 +248,14 @@ def _span(claims: Sequence[Claim]) -> str:
 
 def _of_cost(found: Findings) -> list[str]:
     """The costs in which one group is clearly ahead."""
-    base = next(row for row in found.rows if row.label == found.baseline)
+    base = next((row for row in found.rows if row.label == found.baseline), None)
     told = []
     for row in found.rows:
         ahead = []
         if "img_per_s" in row.best and row.img_per_s:
-            ratio = row.img_per_s / base.img_per_s if base.img_per_s and row != base else None
-            times = f" ({ratio:.1f} times {base.label})" if ratio else ""
+            times = ""
+            if base and base.img_per_s and row != base:
+                times = f" ({row.img_per_s / base.img_per_s:.1f} times {base.label})"
             ahead.append(f"trains fastest, {significant(row.img_per_s)} images a second{times}")
         if "peak_memory_mib" in row.best:
             ahead.append(f"needs the least memory, {significant(row.peak_memory_mib)} MiB")
