@@ -57,6 +57,7 @@ def compare(
     for job in plan.jobs():
         if folder.run(job).exists():
             check_run(folder.run(job), plan, job)
+    folder.measures()  # a damaged file is told of before hours of training, not after
     write_initial_weights(folder, info)
     since = time.time()
     try:
