@@ -78,6 +78,23 @@ def test_a_damaged_file_is_named_and_made_again_once_deleted(
     assert accuracies[0] == accuracies[1]
 
 
+def test_what_another_process_is_measuring_is_said_to_be_missing(
+    saccade: Saccade, copied: Path
+) -> None:
+    folder = ComparisonFolder.open(copied)
+    measured = folder.measures()
+    (copied / "measures.json").unlink()
+    said = "note: another process is still measuring latency, memory and error; --resume shows"
+    with folder.claims.hold("measures"):
+        code, out, err = saccade("compare", "--resume", "--out", copied)
+        assert code == 0, err
+        assert sum(line.startswith(said) for line in out.splitlines()) == 1
+        folder.write("measures.json", measured)  # it was done before the table was made
+        assert said not in saccade("compare", "--resume", "--out", copied)[1]
+    (copied / "measures.json").unlink()
+    assert said not in saccade("compare", "--resume", "--out", copied)[1]
+
+
 def test_a_failure_ends_with_its_reason_and_code_4(saccade: Saccade, tmp_path: Path) -> None:
     words = ["optim.lr=1e30", "optim.clip_norm=null", "train.epochs=1", "data.num_train=100"]
     code, out, err = saccade(

@@ -57,11 +57,15 @@ MOST_CALLS, WARM_UPS = 50, 2
 HELD_OUT_IMAGES = 64
 
 
-def measure(folder: ComparisonFolder, stop: StopRequest) -> None:
-    """Measure every attention that was not measured yet and has a finished run."""
+def measure(folder: ComparisonFolder, stop: StopRequest) -> bool:
+    """Measure every attention that was not measured yet and has a finished run.
+
+    Returns:
+        Whether it was left to us; False where another process is at it.
+    """
     claim = folder.claims.take("measures")
     if claim is None:
-        return  # another machine is at it
+        return False
     try:
         together = folder.trained_together()
         for attention in folder.plan.attentions:
@@ -81,6 +85,7 @@ def measure(folder: ComparisonFolder, stop: StopRequest) -> None:
                 tidy(compiled=together and run.config().train.compile)
     finally:
         claim.give_back()
+    return True
 
 
 def measure_run(run: RunFolder, *, speed: bool = False) -> dict[str, Any]:
