@@ -188,6 +188,27 @@ def test_draws_depend_on_seed_and_number_alone(tmp_path: Path) -> None:
         join_search(tmp_path / "pieces", storage="journal")
 
 
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        (
+            "search.optim.lr={low: 0.001, high: 0.2, log: true}",
+            "search.optim.lr ({low: 0.001, high: 0.1, log: true} -> "
+            "{low: 0.001, high: 0.2, log: true})",
+        ),
+        ("search.augment.flip=[true]", "search.augment.flip (not searched -> [true])"),
+        ("tune.warmup_epochs=1", "tune.warmup_epochs (2 -> 1)"),
+    ],
+)
+def test_another_search_is_told_as_a_recipe_has_it(
+    tmp_path: Path, override: str, told: str
+) -> None:
+    start_tiny(tmp_path / "study", trials=1)
+    with pytest.raises(ConfigError) as caught:
+        join_search(tmp_path / "study", tiny_search(override))
+    assert str(caught.value) == f"--resume: the search was started with another {told}"
+
+
 def test_all_failed_is_a_failure(tmp_path: Path) -> None:
     space = f"search.optim.lr=[{DIVERGES}]"
     folder = start_tiny(tmp_path / "study", *PLANTED, space, trials=1)
