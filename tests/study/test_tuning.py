@@ -149,6 +149,16 @@ def test_pruning_stops_a_trial_early(tmp_path: Path, pruner: str) -> None:
         assert f"pruned after epoch {row['epochs']} of 5" in row["reason"]
 
 
+def test_startup_trials_are_not_pruned_by_hyperband(tmp_path: Path) -> None:
+    """The search of which the test above has trials ended, with as many spared as there are."""
+    settings = ("tune.startup_trials=3", "tune.warmup_epochs=1", "train.epochs=5")
+    space = "search.optim.lr=[0.02, 1e-9, 2e-9]"
+    folder = start_tiny(
+        tmp_path / "study", *settings, "tune.pruner=hyperband", space, *PLANTED[2:], trials=3
+    )
+    assert [row["state"] for row in tune(folder)["trials"]] == ["complete"] * 3
+
+
 def test_trials_left_by_dead_workers(tmp_path: Path) -> None:
     """One that only had a number, one that was pruned but not told, one that kills its workers."""
     folder = start_tiny(tmp_path / "study", "train.epochs=1", trials=4)
