@@ -51,6 +51,50 @@ def test_a_planted_run_is_refused_with_its_reason(
     assert "train.epochs (2 -> 9)" in err
 
 
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("measures.json", 40),
+        ("initial/seed-0.safetensors", 0),
+        ("initial/seed-0.safetensors", -40),
+    ],
+)
+def test_a_damaged_file_is_named_and_made_again_once_deleted(
+    saccade: Saccade, copied: Path, name: str, kept: int
+) -> None:
+    before = json.loads((copied / "results.json").read_text())
+    shutil.rmtree(copied / "runs" / "performer" / "seed-0")
+    file = copied / name
+    file.write_bytes(file.read_bytes()[:kept])
+    code, out, err = saccade("compare", "--resume", "--out", copied)
+    assert (code, out) == (2, "")
+    assert len(err.strip().splitlines()) == 1
+    assert f"{str(file)!r} cannot be read" in err
+    assert "; delete it to have it" in err
+    file.unlink()
+    code, out, err = saccade("compare", "--resume", "--out", copied, "--json")
+    assert code == 0, err
+    accuracies = [[row["accuracies"] for row in r["rows"]] for r in (before, json.loads(out))]
+    assert accuracies[0] == accuracies[1]
+
+
+def test_what_another_process_is_measuring_is_said_to_be_missing(
+    saccade: Saccade, copied: Path
+) -> None:
+    folder = ComparisonFolder.open(copied)
+    measured = folder.measures()
+    (copied / "measures.json").unlink()
+    said = "note: another process is still measuring latency, memory and error; --resume shows"
+    with folder.claims.hold("measures"):
+        code, out, err = saccade("compare", "--resume", "--out", copied)
+        assert code == 0, err
+        assert sum(line.startswith(said) for line in out.splitlines()) == 1
+        folder.write("measures.json", measured)  # it was done before the table was made
+        assert said not in saccade("compare", "--resume", "--out", copied)[1]
+    (copied / "measures.json").unlink()
+    assert said not in saccade("compare", "--resume", "--out", copied)[1]
+
+
 def test_a_failure_ends_with_its_reason_and_code_4(saccade: Saccade, tmp_path: Path) -> None:
     words = ["optim.lr=1e30", "optim.clip_norm=null", "train.epochs=1", "data.num_train=100"]
     code, out, err = saccade(

@@ -36,6 +36,8 @@ def test_unfair_settings(tmp_path: Path, override: str, told: str) -> None:
         ("run.test=false", "made on the test images"),
         ("model.attention_options.num_feature=8", "did you mean 'num_features'"),
         ("train.epoch=3", "did you mean 'train.epochs'"),
+        ("train.batch_size=-3", "train.batch_size=-3: input should be greater than"),
+        ("train.batch_size=6.4e1", "train.batch_size='6.4e1': input should be a valid integer"),
     ],
 )
 def test_settings_that_are_decided_elsewhere_or_unknown(
@@ -43,6 +45,23 @@ def test_settings_that_are_decided_elsewhere_or_unknown(
 ) -> None:
     with pytest.raises(ConfigError, match=told):
         tiny_plan(tmp_path, override)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("foo=1", "^unknown model option 'foo'"),
+        ("attn_drop_rat=0.1", "^unknown .* did you mean 'attn_drop_rate'"),
+        ("attn_drop_rate=7", "attn_drop_rate=7: expected a number"),
+    ],
+)
+def test_bad_options_of_the_model_are_not_called_unfair(
+    tmp_path: Path, override: str, told: str
+) -> None:
+    plan = tiny_plan(tmp_path, f"model.overrides.{override}")
+    with pytest.raises(ConfigError, match=told):
+        compare(plan, tmp_path / "study", quiet=True)
+    assert not (tmp_path / "study").exists()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from saccade.models import create_model
+from saccade.models import VisionTransformer, create_model
 from saccade.ops import softmax_attention, taylor_attention
 from saccade.study.comparison import ComparisonFolder, Job
 from saccade.study.comparison.measures import approximation_error, measure_run
@@ -51,6 +51,24 @@ def test_hooks_are_gone_afterwards() -> None:
     model = small_model("taylor")
     approximation_error(model, torch.randn(1, 3, 32, 32))
     assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_latency_outlasts_a_slow_spell(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that is busy until the first large batch slows one window of five."""
+    run = ComparisonFolder.open(finished).run(Job("softmax", 0))
+    forward = VisionTransformer.forward
+    sizes: list[int] = []
+
+    def slowly(self: VisionTransformer, images: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(images))
+        time.sleep(0.1 if len(set(sizes)) == 1 else 0)
+        return forward(self, images)
+
+    monkeypatch.setattr(VisionTransformer, "forward", slowly)
+    found = measure_run(run)
+    assert found["latency_ms"] < 100 < found["latency_ms"] + found["latency_spread_ms"]
+    assert found["latency_eval_spread_ms"] < 100
+    assert (found["latency_batch"], found["latency_eval_batch"]) == (1, 61)
 
 
 def test_speed_of_training_is_that_of_its_steps(

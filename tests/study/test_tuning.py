@@ -11,6 +11,7 @@ from saccade.config import dump_config, load_config
 from saccade.errors import ConfigError, TrainingError
 from saccade.runs import RunFolder
 from saccade.study.tuning import TuningFolder, join_search, tune
+from saccade.study.tuning.space import draw, trial_config
 from tests.cli.conftest import Saccade
 from tests.study.test_claims import die_with_a_claim
 from tests.study.tiny_search import epochs_of, start_tiny, tiny_search
@@ -99,6 +100,35 @@ def test_plots_are_there(planted: Planted) -> None:
     assert min(names.values()) > 5000
 
 
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([0.9] * 4, "too many of the complete trials have the same val_accuracy"),
+        ([0.95] + [0.9] * 11, "too many of the complete trials have the same val_accuracy"),
+        ([0.9, 0.8, 0.7], "fewer than 4 complete trials"),
+        ([0.9, 0.8, 0.7, 0.6], None),
+    ],
+)
+def test_importance_is_claimed_only_where_trials_differ(
+    saccade: Saccade, tmp_path: Path, values: list[float], told: str | None
+) -> None:
+    space = "search.optim.weight_decay={low: 0.0, high: 0.1}"
+    folder = start_tiny(tmp_path / "study", space, trials=len(values))
+    study, config = folder.load(), folder.base()
+    for number, value in enumerate(values):
+        trial = study.ask()
+        RunFolder.create(folder.run(number).path, trial_config(config, draw(trial, config.search)))
+        study.tell(trial, value)
+    code, out, err = saccade("tune", "--resume", "--out", folder.path)
+    assert (code, err) == (0, "")
+    (line,) = [line for line in out.splitlines() if line.startswith("importance")]
+    assert ("left out" in line) == (told is not None)
+    assert line.endswith(told or "%")
+    results = json.loads((folder.path / "results.json").read_text())
+    assert (results["importance"] is None) == (told is not None)
+    assert results["importance_left_out"] == told
+
+
 @pytest.mark.parametrize("pruner", ["median", pytest.param("hyperband", marks=pytest.mark.slow)])
 def test_pruning_stops_a_trial_early(tmp_path: Path, pruner: str) -> None:
     """Of the trials that cannot learn, some come after the one that does."""
@@ -117,6 +147,16 @@ def test_pruning_stops_a_trial_early(tmp_path: Path, pruner: str) -> None:
         assert run.status()["state"] == "stopped"
         assert run.summary() == {}
         assert f"pruned after epoch {row['epochs']} of 5" in row["reason"]
+
+
+def test_startup_trials_are_not_pruned_by_hyperband(tmp_path: Path) -> None:
+    """The search of which the test above has trials ended, with as many spared as there are."""
+    settings = ("tune.startup_trials=3", "tune.warmup_epochs=1", "train.epochs=5")
+    space = "search.optim.lr=[0.02, 1e-9, 2e-9]"
+    folder = start_tiny(
+        tmp_path / "study", *settings, "tune.pruner=hyperband", space, *PLANTED[2:], trials=3
+    )
+    assert [row["state"] for row in tune(folder)["trials"]] == ["complete"] * 3
 
 
 def test_trials_left_by_dead_workers(tmp_path: Path) -> None:
@@ -158,6 +198,27 @@ def test_draws_depend_on_seed_and_number_alone(tmp_path: Path) -> None:
         join_search(tmp_path / "pieces", storage="journal")
 
 
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        (
+            "search.optim.lr={low: 0.001, high: 0.2, log: true}",
+            "search.optim.lr ({low: 0.001, high: 0.1, log: true} -> "
+            "{low: 0.001, high: 0.2, log: true})",
+        ),
+        ("search.augment.flip=[true]", "search.augment.flip (not searched -> [true])"),
+        ("tune.warmup_epochs=1", "tune.warmup_epochs (2 -> 1)"),
+    ],
+)
+def test_another_search_is_told_as_a_recipe_has_it(
+    tmp_path: Path, override: str, told: str
+) -> None:
+    start_tiny(tmp_path / "study", trials=1)
+    with pytest.raises(ConfigError) as caught:
+        join_search(tmp_path / "study", tiny_search(override))
+    assert str(caught.value) == f"--resume: the search was started with another {told}"
+
+
 def test_all_failed_is_a_failure(tmp_path: Path) -> None:
     space = f"search.optim.lr=[{DIVERGES}]"
     folder = start_tiny(tmp_path / "study", *PLANTED, space, trials=1)
@@ -178,7 +239,8 @@ def test_command_prints_a_table_or_json(saccade: Saccade, recipe: Path, tmp_path
     code, out, err = saccade(*words, "--metric", "val_loss", "--storage", "journal")
     assert code == 0, err
     assert "trial 1: val_loss" in err
-    assert sum("complete" in line for line in out.splitlines()) == 2
+    assert sum("complete" in line.split() for line in out.split("importance")[0].splitlines()) == 2
+    assert "importance   left out: fewer than 4 complete trials" in out
     assert f"recipe       {tmp_path / 's' / 'best.yaml'}" in out
     code, out, _ = saccade("tune", "--resume", "--out", tmp_path / "s", "--json")
     assert code == 0

@@ -124,6 +124,8 @@ def _show(results: dict[str, Any], folder: TuningFolder) -> None:
     if results["importance"]:
         shares = results["importance"].items()
         typer.echo("importance   " + ", ".join(f"{key} {share:.0%}" for key, share in shares))
+    else:
+        typer.echo(f"importance   left out: {results['importance_left_out']}")
     typer.echo(f"best         trial {best['number']}, {metric} {best['value']:.4f}")
     typer.echo(f"recipe       {folder.path / 'best.yaml'}")
     typer.echo(f"plots        {folder.path / 'plots'}")

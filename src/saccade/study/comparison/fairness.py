@@ -57,7 +57,7 @@ def check_overrides(overrides: Iterable[str]) -> None:
         owner = key.replace(":", ".").partition(".")[0]
         if owner in ATTENTIONS:
             raise UnfairError(f"{override} is for {owner} alone; an override holds for all")
-        if key == "train.batch_size" and not value.isdigit():
+        if key == "train.batch_size" and value[:1].isalpha():
             raise UnfairError(
                 f"{override}: a batch size that adapts would give every attention another number "
                 "of steps; give one number of images"
@@ -97,8 +97,10 @@ def check_models(plan: Plan, info: DatasetInfo) -> None:
         try:
             with torch.device("meta"):
                 network = build_model(plan.config(job), info)
+        except UnknownNameError:
+            raise
         except ConfigError as error:
-            if "attn_drop" not in str(error):
+            if "no weights to drop" not in str(error):
                 raise ConfigError(f"{job.attention}: {error}") from None
             raise UnfairError(
                 "attention dropout on one side only: the others would be trained with it, but "

@@ -144,7 +144,15 @@ class ComparisonFolder:
     def measures(self) -> dict[str, Any]:
         """What was measured of each attention's trained model."""
         path = self.path / "measures.json"
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+        if not path.exists():
+            return {}
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            return {attention: dict(found) for attention, found in values.items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"{str(path)!r} cannot be read ({error}); delete it to have it measured again"
+            ) from None
 
     def write(self, name: str, values: dict[str, Any]) -> None:
         """Replace one of the JSON files, atomically."""

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from saccade.data import DatasetInfo
-from saccade.errors import TrainingError
+from saccade.errors import ConfigError, TrainingError
 from saccade.models.weight_files import write_tensors
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.plan import Job
@@ -21,11 +22,17 @@ __all__ = ["write_initial_weights"]
 
 
 def write_initial_weights(folder: ComparisonFolder, info: DatasetInfo) -> None:
-    """Write the file of each seed that has none; machines that start together keep the first."""
+    """Write the file of each seed that has none; machines that start together keep the first.
+
+    Raises:
+        ConfigError: A file that is there is damaged.
+        TrainingError: The disk is full or cannot be written.
+    """
     plan = folder.plan
     for seed in plan.seeds:
         path = folder.initial(seed)
         if path.exists():
+            _check_whole(path)
             continue
         torch.manual_seed(seed)
         fold = None if plan.folds is None else 0
@@ -36,6 +43,17 @@ def write_initial_weights(folder: ComparisonFolder, info: DatasetInfo) -> None:
             raise TrainingError(
                 f"cannot write {str(path)!r}: {error.strerror or error}; go on with --resume"
             ) from None
+
+
+def _check_whole(path: Path) -> None:
+    """Refuse a damaged file before a run starts from it."""
+    try:
+        with safe_open(path, "pt"):
+            pass
+    except SafetensorError as error:
+        raise ConfigError(
+            f"{str(path)!r} cannot be read ({error}); delete it to have it made again"
+        ) from None
 
 
 def _write_first(path: Path, tensors: Mapping[str, Tensor]) -> None:

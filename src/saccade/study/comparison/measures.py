@@ -5,7 +5,8 @@ While runs train side by side they disturb each other's times, so latency waits 
 - Training speed, where runs trained side by side: images a second over some steps of training as
   the run took them, compiled and recorded alike. Where none did, the runs' own epochs tell it.
 - Latency: median wall time of one forward pass in evaluation mode, the device waited for, for one
-  image and for a batch as evaluation uses it.
+  image and for a batch as evaluation uses it. Both are timed in short windows in turn, so that a
+  spell of a busy host is not the whole of one; the median of the windows counts.
 - Memory: of training. On a GPU torch's peak over the run's epochs, evaluation left out; on a CPU
   the tensors that live at once in one training step, weights and optimiser included, as torch's
   profiler sees them.
@@ -49,17 +50,22 @@ from saccade.train.stops import StopRequest
 
 __all__ = ["approximation_error", "measure", "measure_run"]
 
-LATENCY_S, SPEED_S = 0.3, 1.0
-BURST_STEPS = 5
-LEAST_CALLS, MOST_CALLS, WARM_UPS = 3, 50, 2
+LATENCY_S, SPEED_S = 0.1, 1.0
+LATENCY_WINDOWS = 5
+BURST_STEPS, LEAST_BURSTS = 5, 3
+MOST_CALLS, WARM_UPS = 50, 2
 HELD_OUT_IMAGES = 64
 
 
-def measure(folder: ComparisonFolder, stop: StopRequest) -> None:
-    """Measure every attention that was not measured yet and has a finished run."""
+def measure(folder: ComparisonFolder, stop: StopRequest) -> bool:
+    """Measure every attention that was not measured yet and has a finished run.
+
+    Returns:
+        Whether it was left to us; False where another process is at it.
+    """
     claim = folder.claims.take("measures")
     if claim is None:
-        return  # another machine is at it
+        return False
     try:
         together = folder.trained_together()
         for attention in folder.plan.attentions:
@@ -79,6 +85,7 @@ def measure(folder: ComparisonFolder, stop: StopRequest) -> None:
                 tidy(compiled=together and run.config().train.compile)
     finally:
         claim.give_back()
+    return True
 
 
 def measure_run(run: RunFolder, *, speed: bool = False) -> dict[str, Any]:
@@ -107,10 +114,7 @@ def _measure_run(run: RunFolder, config: Config, *, speed: bool) -> dict[str, An
         return torch.autocast(ranks.device.type, precision, enabled=precision is not None)
 
     found = {
-        "latency_ms": _latency_ms(model, images[:1], autocast),
-        "latency_batch": 1,
-        "latency_eval_ms": _latency_ms(model, images, autocast),
-        "latency_eval_batch": len(images),
+        **_latencies(model, images, autocast),
         "approximation_error": None,
         "trained": trained,
         "device": str(ranks.device),
@@ -170,20 +174,35 @@ def _test_loader(splits: Splits, batch_size: int, device: torch.device) -> Loade
 
 
 @torch.no_grad()
-def _latency_ms(
+def _latencies(
     model: nn.Module, images: Tensor, autocast: Callable[[], AbstractContextManager[None]]
-) -> float | None:
-    """Median wall time of a forward pass; None where the batch does not fit in memory."""
+) -> dict[str, Any]:
+    """Wall times of a forward pass of one image and of all; None where they do not fit in memory.
 
-    def call() -> None:
-        with autocast():
-            model(images)
+    A spread is between the fastest and the slowest window.
+    """
 
-    times = _times(call, images.device, LATENCY_S)
-    return round(1e3 * statistics.median(times), 4) if times else None
+    def window(batch: Tensor) -> list[float]:
+        def call() -> None:
+            with autocast():
+                model(batch)
+
+        return _times(call, batch.device, LATENCY_S, least=1)
+
+    batches = {"latency": images[:1], "latency_eval": images}
+    rounds = [[window(batch) for batch in batches.values()] for _ in range(LATENCY_WINDOWS)]
+    found: dict[str, Any] = {}
+    for (name, batch), windows in zip(batches.items(), zip(*rounds, strict=True), strict=True):
+        medians = [1e3 * statistics.median(times) for times in windows if times]
+        found[f"{name}_ms"] = round(statistics.median(medians), 4) if medians else None
+        found[f"{name}_spread_ms"] = round(max(medians) - min(medians), 4) if medians else None
+        found[f"{name}_batch"] = len(batch)
+    return found
 
 
-def _times(call: Callable[[], None], device: torch.device, seconds: float) -> list[float]:
+def _times(
+    call: Callable[[], None], device: torch.device, seconds: float, *, least: int
+) -> list[float]:
     """Wall times of calls, the device waited for, after warm-ups; none where memory runs out."""
 
     def timed() -> float:
@@ -197,7 +216,7 @@ def _times(call: Callable[[], None], device: torch.device, seconds: float) -> li
         for _ in range(WARM_UPS):  # they compile and record
             timed()
         times = [timed()]
-        while len(times) < LEAST_CALLS or (sum(times) < seconds and len(times) < MOST_CALLS):
+        while len(times) < least or (sum(times) < seconds and len(times) < MOST_CALLS):
             times.append(timed())
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
@@ -236,7 +255,7 @@ def _training_speed(run: RunFolder, splits: Splits, ranks: Ranks) -> float | Non
         for step, batch in islice(batches, BURST_STEPS):
             stepper.run(batch, step, 0.0)
 
-    times = _times(burst, ranks.device, SPEED_S)
+    times = _times(burst, ranks.device, SPEED_S, least=LEAST_BURSTS)
     return round(BURST_STEPS * loader.batch_size * len(times) / sum(times), 1) if times else None
 
 

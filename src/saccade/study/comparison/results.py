@@ -55,6 +55,14 @@ class _Variant:
         values = [s[key] for s in self.summaries.values() if s.get(key) is not None]
         return statistics.median(values) if values else None
 
+    def images_per_epoch(self) -> float | None:
+        """Those of the run of middle speed; medians of its two factors may be of two runs."""
+        runs = [s for s in self.summaries.values() if s.get("img_per_s") is not None]
+        if not runs:
+            return None
+        run = sorted(runs, key=lambda s: float(s["img_per_s"]))[(len(runs) - 1) // 2]
+        return float(run["seconds_per_epoch"] * run["img_per_s"])
+
 
 def collect(folder: ComparisonFolder) -> dict[str, Any]:
     """The results so far, as in `results.json`.
@@ -155,10 +163,10 @@ def _row(
 
 def _speed(variant: _Variant, alone: float | None) -> dict[str, float | None]:
     """Seconds an epoch and images a second: as measured alone, or else of the runs' own epochs."""
-    seconds, speed = variant.median("seconds_per_epoch"), variant.median("img_per_s")
-    if alone is not None and seconds is not None and speed is not None:
-        seconds, speed = seconds * speed / alone, alone
-    return {"seconds_per_epoch": seconds, "img_per_s": speed}
+    images = variant.images_per_epoch()
+    if alone is not None and images is not None:
+        return {"seconds_per_epoch": images / alone, "img_per_s": alone}
+    return {key: variant.median(key) for key in ("seconds_per_epoch", "img_per_s")}
 
 
 def _compare_with_baseline(

@@ -24,6 +24,10 @@ from saccade.train.stops import stop_signals
 
 __all__ = ["compare"]
 
+MEASURED_ELSEWHERE = (
+    "another process is still measuring latency, memory and error; --resume shows them afterwards"
+)
+
 
 def compare(
     plan: Plan,
@@ -57,6 +61,7 @@ def compare(
     for job in plan.jobs():
         if folder.run(job).exists():
             check_run(folder.run(job), plan, job)
+    folder.measures()  # a damaged file is told of before hours of training, not after
     write_initial_weights(folder, info)
     since = time.time()
     try:
@@ -65,12 +70,12 @@ def compare(
             Watcher(folder, since=since, on_change=lambda: _write(folder), quiet=quiet),
         ):
             codes = _work(folder, jobs, since)
-            measure(folder, stop)
+            is_ours = measure(folder, stop)
     except Preempted as error:
         _write(folder)
         done = f"{len(folder.finished())} of {len(plan.jobs())} runs"
         raise type(error)(f"stopped with {done} done; go on with --resume") from None
-    results = _write(folder)
+    results = _write(folder, measured_elsewhere=not is_ours)
     _judge(codes, folder, since)
     return results
 
@@ -98,8 +103,11 @@ def _work(folder: ComparisonFolder, jobs: int, since: float) -> list[int]:
     return run_workers(module, [str(folder.path), str(since)], jobs)
 
 
-def _write(folder: ComparisonFolder) -> dict[str, Any]:
+def _write(folder: ComparisonFolder, *, measured_elsewhere: bool = False) -> dict[str, Any]:
     results = collect(folder)
+    missing = [row for row in results["rows"] if row["runs"] and row["latency_batch"] is None]
+    if measured_elsewhere and missing:
+        results["notes"].append(MEASURED_ELSEWHERE)
     folder.write("results.json", results)
     return results
 

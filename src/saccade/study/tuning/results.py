@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from math import isfinite
+import warnings
+from collections.abc import Sequence
+from math import ceil, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,8 @@ __all__ = ["collect", "write_results"]
 VERSION = 1
 STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
 FEWEST_FOR_IMPORTANCE = 4
+BEST_SHARE = 0.1
+"""Of the trials, which PED-ANOVA holds against all; those that equal the last of them join them."""
 
 
 def write_results(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
@@ -42,7 +46,8 @@ def collect(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
     ended = sum(row["state"] in STATES.values() for row in rows)
     done = [row for row in rows if row["state"] == "complete"]
     sign = 1 if METRICS[settings.metric] == "maximize" else -1
-    best = max(done, key=lambda row: sign * row["value"], default=None)
+    ranked = sorted(done, key=lambda row: sign * row["value"], reverse=True)
+    importance, left_out = _importance(study, settings.metric, [row["value"] for row in ranked])
     return {
         "version": VERSION,
         "kind": "tune",
@@ -53,8 +58,9 @@ def collect(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
         "pruner": folder.base().tune.pruner,
         "trials_wanted": folder.trials_wanted(),
         "complete": ended >= folder.trials_wanted(),
-        "best": best,
-        "importance": _importance(study, len(done)),
+        "best": ranked[0] if ranked else None,
+        "importance": importance,
+        "importance_left_out": left_out,
         "trials": rows,
     }
 
@@ -78,17 +84,30 @@ def _row(folder: TuningFolder, trial: FrozenTrial) -> dict[str, Any]:
     }
 
 
-def _importance(study: optuna.Study, done: int) -> dict[str, float] | None:
-    """Each key's share of what made trials differ (PED-ANOVA); None where there is too little."""
+def _importance(
+    study: optuna.Study, metric: str, ranked: Sequence[float]
+) -> tuple[dict[str, float] | None, str | None]:
+    """Each key's share of what made trials differ (PED-ANOVA), or why there is none.
+
+    Args:
+        study: The search.
+        metric: What it goes by.
+        ranked: The values of the complete trials, the best first.
+    """
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-    if done < FEWEST_FOR_IMPORTANCE:
-        return None
+    if len(ranked) < FEWEST_FOR_IMPORTANCE:
+        return None, f"fewer than {FEWEST_FOR_IMPORTANCE} complete trials"
+    if ranked[ceil(BEST_SHARE * len(ranked)) - 1] == ranked[-1]:
+        return None, f"too many of the complete trials have the same {metric}"
+    evaluator = PedAnovaImportanceEvaluator()
     try:
-        shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
-        return {key: round(share, 4) for key, share in shares.items()}
-    except (ValueError, RuntimeError):  # all trials had the same value, or the same draws
-        return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            shares = get_param_importances(study, evaluator=evaluator)
+    except (ValueError, RuntimeError):
+        return None, "the complete trials have the same settings"
+    return {key: round(share, 4) for key, share in shares.items()}, None
 
 
 def _write_best(folder: TuningFolder, results: dict[str, Any]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
-from saccade.config import Config, differences
+import yaml
+
+from saccade.config import Config, Range, differences
 from saccade.errors import ConfigError, TrainingError
 from saccade.study.tuning.folder import Settings, TuningFolder, prepare_optuna
 from saccade.study.tuning.plots import draw_plots
@@ -98,7 +101,19 @@ def _judge(codes: list[int], results: dict[str, Any], say: Say) -> None:
 def _changes(before: Config, after: Config) -> list[str]:
     """The keys in which two searches differ, with both values."""
     found = differences(before, after)
-    for section in ("search", "tune"):
-        old, new = (getattr(config, section) for config in (before, after))
-        found += [f"{section} ({old!r} -> {new!r})"] if old != new else []
-    return found
+    for key in {**before.search, **after.search}:
+        was, now = (_as_written(config.search.get(key)) for config in (before, after))
+        found += [f"search.{key} ({was} -> {now})"] if was != now else []
+    old, new = before.tune.model_dump(), after.tune.model_dump()
+    return found + [f"tune.{k} ({old[k]!r} -> {new[k]!r})" for k in old if old[k] != new[k]]
+
+
+def _as_written(candidates: Range | list[Any] | None) -> str:
+    """What is searched of a key, as a recipe says it."""
+    if candidates is None:
+        return "not searched"
+    plain: Any = candidates
+    if isinstance(candidates, Range):
+        plain = candidates.model_dump(exclude_defaults=True)
+    text = yaml.safe_dump(plain, default_flow_style=True, sort_keys=False, width=sys.maxsize)
+    return str(text).strip()

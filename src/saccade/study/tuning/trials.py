@@ -156,7 +156,7 @@ def _run(folder: TuningFolder, taken: Taken) -> tuple[str, float | None, str]:
     metric = folder.settings().metric
     try:
         config = trial_config(folder.base(), taken.values)
-        watch = _watcher(taken, metric, config.train.epochs)
+        watch = _watcher(taken, metric, config)
         summary = train(config, run.path, resume=True, quiet=True, on_epoch=watch)
     except Stopped as error:
         return "PRUNED", None, str(error)
@@ -171,9 +171,13 @@ def _run(folder: TuningFolder, taken: Taken) -> tuple[str, float | None, str]:
     return "COMPLETE", value, f"{metric} {value:.4f} in {summary['seconds']:.1f} s"
 
 
-def _watcher(taken: Taken, metric: str, epochs: int) -> Callable[[Mapping[str, Any]], None]:
-    """What an epoch's row is told to: it passes the metric on, and may end the trial."""
-    trial = taken.trial
+def _watcher(taken: Taken, metric: str, config: Config) -> Callable[[Mapping[str, Any]], None]:
+    """What an epoch's row is told to: it passes the metric on, and may end the trial.
+
+    Hyperband is asked of the first trials too, since it holds the others against them.
+    """
+    trial, epochs = taken.trial, config.train.epochs
+    can_end = trial.number >= config.tune.startup_trials
     reported = set(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
 
     def watch(row: Mapping[str, Any]) -> None:
@@ -182,7 +186,7 @@ def _watcher(taken: Taken, metric: str, epochs: int) -> Callable[[Mapping[str, A
         epoch, value = row["epoch"], row[metric]
         if epoch not in reported:
             trial.report(value, epoch)
-        if epoch < epochs and trial.should_prune():
+        if epoch < epochs and trial.should_prune() and can_end:
             raise Stopped(f"pruned after epoch {epoch} of {epochs} at {metric} {value:.4f}")
 
     return watch
