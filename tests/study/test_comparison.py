@@ -129,7 +129,7 @@ def test_runs_are_measured_whether_they_still_have_their_weights_or_not(copied: 
     errors = {name for name, found in measured.items() if found["approximation_error"] is not None}
     assert errors == set(NAMES) - {"taylorshift", "softmax"}
     results = collect(folder)
-    assert results["notes"][-1].endswith("no run has its own whole: taylorshift")
+    assert results["notes"][-1].endswith("since no run has its own any more: taylorshift")
     assert next(row for row in results["rows"] if row["attention"] == "taylorshift")["latency_ms"]
     checkpoints.with_name("elsewhere").rename(checkpoints)
     with stop_signals() as stop:

@@ -236,5 +236,6 @@ def _notes(folder: ComparisonFolder, done: Mapping[Job, Any], speed: Speed) -> l
     measured = folder.measures()
     new = [name for name, found in measured.items() if not found.get("trained", True)]
     if new:
-        notes.append(f"measured with new weights, no run has its own whole: {', '.join(new)}")
+        names = "all attentions" if len(new) == len(folder.plan.attentions) else ", ".join(new)
+        notes.append(f"measured with new weights, since no run has its own any more: {names}")
     return notes
