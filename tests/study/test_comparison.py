@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,12 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from saccade.config import load_config
 from saccade.data import load_splits
 from saccade.errors import ConfigError
 from saccade.layers import ATTENTIONS, Attention
 from saccade.statistics import accuracy_interval, holm, paired_difference, seed_noise
 from saccade.study import compare
-from saccade.study.comparison import ComparisonFolder, Job, Plan
+from saccade.study.comparison import ComparisonFolder, Job, Plan, start
 from saccade.study.comparison.fairness import UnfairError
 from saccade.study.comparison.initial import write_initial_weights
 from saccade.study.comparison.measures import measure
@@ -155,6 +157,28 @@ def test_table_is_that_of_the_predictions(finished: Path) -> None:
     for row, found, p in zip(rows[1:], tests.values(), corrected, strict=True):
         assert (row["difference"], row["p_value"]) == (found.mean, found.p_value)
         assert row["p_corrected"] == p
+
+
+@pytest.mark.parametrize(
+    ("cores", "gpus", "missing", "jobs"),
+    [(2, 0, 6, 2), (16, 0, 6, 4), (16, 0, 3, 3), (16, 1, 6, 1), (16, 8, 6, 6), (2, 0, 0, 1)],
+)
+def test_as_many_runs_at_once_as_suit_the_machine(
+    cores: int, gpus: int, missing: int, jobs: int, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ComparisonFolder.open(copied)
+    for job in folder.plan.jobs()[:missing]:
+        shutil.rmtree(folder.run(job).path)
+    plan = replace(folder.plan, base=load_config("digits-quick"))  # which takes a GPU if it can
+    monkeypatch.setattr(ComparisonFolder, "plan", plan)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpus > 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    asked: list[int] = []
+    monkeypatch.setattr(start, "work", lambda *_, **__: asked.append(1))
+    monkeypatch.setattr(start, "run_workers", lambda _, __, count: asked.append(count))
+    start._work(folder, None, 0.0)
+    assert asked == [jobs]
 
 
 def test_runs_at_the_same_time_are_noted(copied: Path) -> None:

@@ -1,5 +1,6 @@
 """What is measured of a trained variant means what it says."""
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 
 from saccade.models import VisionTransformer, create_model
 from saccade.ops import softmax_attention, taylor_attention
+from saccade.runs import RunFolder
 from saccade.study.comparison import ComparisonFolder, Job
 from saccade.study.comparison.measures import approximation_error, measure_run
 from saccade.train import train
@@ -69,6 +71,20 @@ def test_latency_outlasts_a_slow_spell(finished: Path, monkeypatch: pytest.Monke
     assert found["latency_ms"] < 100 < found["latency_ms"] + found["latency_spread_ms"]
     assert found["latency_eval_spread_ms"] < 100
     assert (found["latency_batch"], found["latency_eval_batch"]) == (1, 61)
+
+
+def test_it_is_measured_with_the_threads_of_the_run(finished: Path, tmp_path: Path) -> None:
+    """Runs side by side have a share of the threads each; timed alone they keep to it."""
+    run = RunFolder(Path(shutil.copytree(finished / "runs/softmax/seed-0", tmp_path / "run")))
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        for told, expected in ((2, 2), (8, 3)):
+            run.write("environment.json", {**run.environment(), "torch_threads": told})
+            assert measure_run(run)["threads"] == expected
+            assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_speed_of_training_is_that_of_its_steps(

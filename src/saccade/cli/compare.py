@@ -40,7 +40,12 @@ def compare(
         str | None,
         typer.Option(help="What the others are compared with; softmax, or the first."),
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Runs at the same time on this machine.")] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Runs at the same time here; if absent one a GPU, or up to four on a CPU."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The comparison's folder.")] = None,
     resume: Annotated[
         bool,

@@ -14,7 +14,7 @@ from saccade.config import Config
 from saccade.errors import ConfigError
 from saccade.train.trackers import check_trackers
 
-__all__ = ["check_machine", "set_up_machine"]
+__all__ = ["check_machine", "set_up_machine", "uses_cuda"]
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 BACKENDS: tuple[Any, ...] = (
@@ -29,7 +29,7 @@ def check_machine(config: Config) -> None:
     Raises:
         ConfigError: The precision needs another device, or a tracker is not installed.
     """
-    if config.train.precision == "fp16" and not _uses_cuda(config):
+    if config.train.precision == "fp16" and not uses_cuda(config):
         raise ConfigError("train.precision='fp16' needs a GPU; use bf16 or fp32 on CPU")
     check_trackers(config.run.trackers)
 
@@ -53,13 +53,14 @@ def set_up_machine(config: Config) -> Iterator[None]:
             os.environ.setdefault(WORKSPACE, ":4096:8")
         torch.use_deterministic_algorithms(deterministic)
         torch.backends.cudnn.benchmark = not deterministic
-        torch.set_float32_matmul_precision("high" if _uses_cuda(config) else "highest")
+        torch.set_float32_matmul_precision("high" if uses_cuda(config) else "highest")
         yield
     finally:
         before.write()
 
 
-def _uses_cuda(config: Config) -> bool:
+def uses_cuda(config: Config) -> bool:
+    """Whether a run of this config would train on a GPU."""
     return config.train.device != "cpu" and torch.cuda.is_available()
 
 

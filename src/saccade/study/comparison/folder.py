@@ -130,6 +130,10 @@ class ComparisonFolder:
         """The runs that are done."""
         return [job for job in self.plan.jobs() if self.state(job) == "finished"]
 
+    def waiting(self, since: float) -> list[Job]:
+        """The runs that are still to be done; a failure before `since` does not count."""
+        return [job for job in self.plan.jobs() if self.state(job, since=since) == "waiting"]
+
     def trained_together(self) -> bool:
         """Whether some of its runs trained at the same time, finished or not."""
         return trained_together(map(self.run, self.plan.jobs()))

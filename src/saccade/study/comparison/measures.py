@@ -6,7 +6,8 @@ While runs train side by side they disturb each other's times, so latency waits 
   the run took them, compiled and recorded alike. Where none did, the runs' own epochs tell it.
 - Latency: median wall time of one forward pass in evaluation mode, the device waited for, for one
   image and for a batch as evaluation uses it. Both are timed in short windows in turn, so that a
-  spell of a busy host is not the whole of one; the median of the windows counts.
+  spell of a busy host is not the whole of one; the median of the windows counts. On a CPU it has
+  as many threads as the run had.
 - Memory: of training. On a GPU torch's peak over the run's epochs, evaluation left out; on a CPU
   the tensors that live at once in one training step, weights and optimiser included, as torch's
   profiler sees them.
@@ -25,8 +26,8 @@ import gc
 import os
 import statistics
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain, count, islice
 from typing import Any
 
@@ -96,8 +97,19 @@ def measure_run(run: RunFolder, *, speed: bool = False) -> dict[str, Any]:
         speed: Whether to measure the speed of training as well.
     """
     config = run.config()
-    with set_up_machine(config):
+    with set_up_machine(config), _threads_of(run):
         return _measure_run(run, config, speed=speed)
+
+
+@contextmanager
+def _threads_of(run: RunFolder) -> Iterator[None]:
+    """As many CPU threads as the run had, while a block lasts; no more than there are now."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(before, run.environment().get("torch_threads", before)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _measure_run(run: RunFolder, config: Config, *, speed: bool) -> dict[str, Any]:

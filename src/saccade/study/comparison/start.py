@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from saccade.data import DatasetInfo, load_splits
 from saccade.errors import ConfigError, Preempted
 from saccade.study.comparison.fairness import check_models, check_run
@@ -19,11 +21,12 @@ from saccade.study.comparison.results import collect
 from saccade.study.comparison.work import work
 from saccade.study.workers import raise_worker_error, run_workers
 from saccade.train.distributed import connect
-from saccade.train.machine import check_machine
+from saccade.train.machine import check_machine, uses_cuda
 from saccade.train.stops import stop_signals
 
 __all__ = ["compare"]
 
+MOST_ON_CPU = 4
 MEASURED_ELSEWHERE = (
     "another process is still measuring latency, memory and error; --resume shows them afterwards"
 )
@@ -33,7 +36,7 @@ def compare(
     plan: Plan,
     out: str | Path,
     *,
-    jobs: int = 1,
+    jobs: int | None = 1,
     resume: bool = False,
     quiet: bool = False,
 ) -> dict[str, Any]:
@@ -43,7 +46,8 @@ def compare(
         plan: From `make_plan`.
         out: The comparison's folder; it must be new unless `resume` is set.
         jobs: Processes that train at the same time, spread over the GPUs; one trains in this
-            process. The same call on another machine with the same folder adds to them.
+            process, None is what suits the machine. The same call on another machine with the same
+            folder adds to them.
         resume: Go on with what is there, start where nothing is.
         quiet: Show no progress.
 
@@ -80,9 +84,9 @@ def compare(
     return results
 
 
-def _check_here(plan: Plan, jobs: int) -> DatasetInfo:
+def _check_here(plan: Plan, jobs: int | None) -> DatasetInfo:
     """See that every run could start on this machine; the facts about its data."""
-    if jobs < 1:
+    if jobs is not None and jobs < 1:
         raise ConfigError(f"jobs={jobs}: wants at least 1")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("a comparison starts its own processes: use --jobs, not torchrun")
@@ -94,8 +98,17 @@ def _check_here(plan: Plan, jobs: int) -> DatasetInfo:
     return info
 
 
-def _work(folder: ComparisonFolder, jobs: int, since: float) -> list[int]:
+def _suitable_jobs(folder: ComparisonFolder, since: float) -> int:
+    """One a GPU; one a core of a CPU, whose threads small networks do not fill, four at most."""
+    waiting = len(folder.waiting(since))
+    if uses_cuda(folder.plan.config(folder.plan.jobs()[0])):
+        return max(1, min(waiting, torch.cuda.device_count()))
+    return max(1, min(waiting, len(os.sched_getaffinity(0)), MOST_ON_CPU))
+
+
+def _work(folder: ComparisonFolder, jobs: int | None, since: float) -> list[int]:
     """Have the runs done; the exit codes of the processes that did them, if it was several."""
+    jobs = _suitable_jobs(folder, since) if jobs is None else jobs
     if jobs == 1:
         work(folder, since=since)
         return []
@@ -114,7 +127,7 @@ def _write(folder: ComparisonFolder, *, measured_elsewhere: bool = False) -> dic
 
 def _judge(codes: list[int], folder: ComparisonFolder, since: float) -> None:
     """Raise where workers ended before all runs had."""
-    missing = [j for j in folder.plan.jobs() if folder.state(j, since=since) == "waiting"]
+    missing = folder.waiting(since)
     if not missing:
         return
     told = f"the workers ended with exit codes {', '.join(map(str, codes))}"

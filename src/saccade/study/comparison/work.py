@@ -39,9 +39,7 @@ def work(folder: ComparisonFolder, *, since: float) -> None:
         DataError: The data cannot be read.
     """
     with stop_signals() as stop:
-        while waiting := [
-            j for j in folder.plan.jobs() if folder.state(j, since=since) == "waiting"
-        ]:
+        while waiting := folder.waiting(since):
             if not any(_try(folder, job, since) for job in waiting):
                 _wait(stop)
             leave_if_asked(stop, "two runs")
