@@ -141,7 +141,8 @@ def paired_difference(
         correct: (S, n), or (n,) for one seed.
         baseline: The other's, in the same order of seeds and images.
         noise: The scatter of seeds in the comparison that both belong to. These two alone are asked
-            if it is not given, and as well if their own seeds scatter clearly more.
+            if it is not given, and as well if their own seeds scatter clearly more. Of no use with
+            one seed.
         confidence: Of the interval.
     """
     mine, theirs = _table("correct", correct), _table("baseline", baseline)
@@ -151,7 +152,7 @@ def paired_difference(
             "the same seeds and images"
         )
     table, own = mine - theirs, seed_noise([mine, theirs])
-    errors = [_Error.of(table, noise or own)]
+    errors = [_Error.of(table, own and (noise or own))]  # one seed has none
     if noise and own and own.square > noise.square * _clearly_more(own, noise):
         errors.append(_Error.of(table, own))
     mean = float(table.mean())

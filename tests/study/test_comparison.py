@@ -161,7 +161,7 @@ def test_table_is_that_of_the_predictions(finished: Path) -> None:
 
 @pytest.mark.parametrize(
     ("cores", "gpus", "missing", "jobs"),
-    [(2, 0, 6, 2), (16, 0, 6, 4), (16, 0, 3, 3), (16, 1, 6, 1), (16, 8, 6, 6), (2, 0, 0, 1)],
+    [(2, 0, 6, 2), (16, 0, 6, 4), (16, 0, 1, 4), (16, 1, 6, 1), (16, 8, 6, 6), (2, 0, 0, 1)],
 )
 def test_as_many_runs_at_once_as_suit_the_machine(
     cores: int, gpus: int, missing: int, jobs: int, copied: Path, monkeypatch: pytest.MonkeyPatch
@@ -335,3 +335,16 @@ def test_failed_runs_are_left_out_and_tried_again(tmp_path: Path) -> None:
     before = folder.run(plan.jobs()[0]).status()["updated"]
     compare(plan, tmp_path / "study", resume=True, quiet=True)
     assert folder.run(plan.jobs()[0]).status()["updated"] > before
+
+
+def test_an_attention_with_one_seed_does_not_hide_what_others_tell_of_seeds(copied: Path) -> None:
+    folder = ComparisonFolder.open(copied)
+    whole = {name: correct(copied, name) for name in NAMES}
+    lost = Job(NAMES[-1], 1)
+    shutil.rmtree(folder.run(lost).path)
+    rows = {row["attention"]: row for row in collect(folder)["rows"]}
+    noise = seed_noise([whole[name] for name in NAMES[:-1]])
+    expected = paired_difference(whole[NAMES[1]], whole[NAMES[0]], noise=noise)
+    assert rows[NAMES[1]]["p_value"] == expected.p_value
+    alone = paired_difference(whole[lost.attention][:1], whole[NAMES[0]][:1])
+    assert rows[lost.attention]["p_value"] == alone.p_value

@@ -83,6 +83,9 @@ def test_it_is_measured_with_the_threads_of_the_run(finished: Path, tmp_path: Pa
             run.write("environment.json", {**run.environment(), "torch_threads": told})
             assert measure_run(run)["threads"] == expected
             assert torch.get_num_threads() == 3
+        other = RunFolder(finished / "runs/taylorshift/seed-0")
+        fewer = min(3, other.environment()["torch_threads"])
+        assert measure_run(run, runs=[run, other])["threads"] == fewer
     finally:
         torch.set_num_threads(before)
 

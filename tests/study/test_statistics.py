@@ -147,6 +147,11 @@ def test_where_seeds_are_all_of_the_chance_it_is_students_t(freedom: int) -> Non
     assert error.half(0.95) == pytest.approx(one * float(t.ppf(0.975, freedom)))
 
 
+def test_one_seed_has_no_use_for_the_noise_of_others() -> None:
+    a, b = tables(np.random.default_rng(2), (0.3, 0.0), seeds=1, images=200, noise=0.3)
+    assert paired_difference(a, b, noise=SeedNoise(7.0, 16)) == paired_difference(a, b)
+
+
 def test_noise_of_two_is_their_own() -> None:
     rng = np.random.default_rng(2)
     a, b = tables(rng, (0.3, 0.0), seeds=3, images=200, noise=0.3)

@@ -8,7 +8,7 @@ is first called.
 
 import functools
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -157,7 +157,7 @@ def compile_kernels(function: Callable[P, object], *args: P.args, **kwargs: P.kw
     with ThreadPoolExecutor(max(1, len(variants))) as pool:
         read = pool.submit(_read_triton)  # while its driver is built
         device = driver.active.get_current_device()
-        read.result()  # or each would read it anew
+        wait([read])  # or each would read it anew
         list(pool.map(compile_one, variants.values()))
 
 

@@ -97,7 +97,9 @@ def compare(
     pairs: Sequence[tuple[str, str]], answers: Mapping[str, Mapping[int, Answers]]
 ) -> list[Claim]:
     """The differences of all pairs that saw the same images, corrected together."""
-    found, known = [], [own for own in answers.values() if own]
+    found = []
+    most = max(map(len, answers.values()), default=0)
+    known = [own for own in answers.values() if len(own) == most]
     everything = tables_of(*known) if len(known) > 1 else None
     noise = seed_noise(everything) if everything else None
     for first, second in pairs:

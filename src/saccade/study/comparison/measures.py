@@ -26,7 +26,7 @@ import gc
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain, count, islice
 from typing import Any
@@ -81,7 +81,8 @@ def measure(folder: ComparisonFolder, stop: StopRequest) -> bool:
             trained = next((run for run in runs if run.newest_intact()[0]), None)
             if trained is not None or (runs and not is_complete):
                 run = trained or runs[0]
-                found = measure_run(run, speed=together)
+                everything = [folder.run(job) for job in folder.finished()]
+                found = measure_run(run, speed=together, runs=everything)
                 folder.write("measures.json", {**known, attention: found})
                 tidy(compiled=together and run.config().train.compile)
     finally:
@@ -89,23 +90,27 @@ def measure(folder: ComparisonFolder, stop: StopRequest) -> bool:
     return True
 
 
-def measure_run(run: RunFolder, *, speed: bool = False) -> dict[str, Any]:
+def measure_run(
+    run: RunFolder, *, speed: bool = False, runs: Sequence[RunFolder] | None = None
+) -> dict[str, Any]:
     """Latency, memory and approximation error of a finished run's model, as JSON values.
 
     Args:
         run: The run.
         speed: Whether to measure the speed of training as well.
+        runs: Those that it is compared with, which it is timed with the same threads as; itself.
     """
     config = run.config()
-    with set_up_machine(config), _threads_of(run):
+    with set_up_machine(config), _threads_of([run] if runs is None else runs):
         return _measure_run(run, config, speed=speed)
 
 
 @contextmanager
-def _threads_of(run: RunFolder) -> Iterator[None]:
-    """As many CPU threads as the run had, while a block lasts; no more than there are now."""
+def _threads_of(runs: Iterable[RunFolder]) -> Iterator[None]:
+    """As few CPU threads as any of the runs had, while a block lasts; no more than there are."""
     before = torch.get_num_threads()
-    torch.set_num_threads(min(before, run.environment().get("torch_threads", before)))
+    told = (run.environment().get("torch_threads", before) for run in runs)
+    torch.set_num_threads(min(before, *told))
     try:
         yield
     finally:

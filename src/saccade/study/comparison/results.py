@@ -188,9 +188,10 @@ def _compare_with_baseline(
 
 
 def _noise(variants: Sequence[_Variant]) -> SeedNoise | None:
-    """The scatter of seeds, from those that all with results have."""
-    known = [variant for variant in variants if variant.correct]
-    shared = sorted(set.intersection(*(set(variant.correct) for variant in known))) if known else []
+    """The scatter of seeds, from the attentions that have most of them."""
+    most = max(len(variant.correct) for variant in variants)
+    known = [variant for variant in variants if len(variant.correct) == most]
+    shared = sorted(set.intersection(*(set(variant.correct) for variant in known)))
     if len(known) < 2 or not shared:
         return None
     return seed_noise([variant.table(shared) for variant in known])

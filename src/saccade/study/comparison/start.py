@@ -99,11 +99,16 @@ def _check_here(plan: Plan, jobs: int | None) -> DatasetInfo:
 
 
 def _suitable_jobs(folder: ComparisonFolder, since: float) -> int:
-    """One a GPU; one a core of a CPU, whose threads small networks do not fill, four at most."""
-    waiting = len(folder.waiting(since))
-    if uses_cuda(folder.plan.config(folder.plan.jobs()[0])):
-        return max(1, min(waiting, torch.cuda.device_count()))
-    return max(1, min(waiting, len(os.sched_getaffinity(0)), MOST_ON_CPU))
+    """One a GPU; one a core of a CPU, whose threads small networks do not fill, four at most.
+
+    As many for the last run as for the first: each has the same share of a CPU's threads.
+    """
+    if not folder.waiting(since):
+        return 1
+    runs = folder.plan.jobs()
+    if uses_cuda(folder.plan.config(runs[0])):
+        return min(len(runs), torch.cuda.device_count())
+    return min(len(runs), len(os.sched_getaffinity(0)), MOST_ON_CPU)
 
 
 def _work(folder: ComparisonFolder, jobs: int | None, since: float) -> list[int]:
