@@ -7,20 +7,19 @@ tell what they would launch, the names of it.
 
 import json
 import sys
-import warnings
 
 import torch
 from triton.runtime import driver
 
 from saccade.ops import launches
 from saccade.ops.launches import Launch, compile_kernels
-from saccade.ops.taylor.triton import hopper, hopper_backward
+from saccade.ops.taylor.triton import hopper_backward
 from saccade.ops.taylor.triton import hopper_backward_kernels as kernels
 from saccade.ops.taylor.triton.direct import run_direct_backward
 from saccade.ops.taylor.triton.problem import Problem
 from saccade.ops.taylor.triton.row_kernels import weighted_row_gradients
 from tests.ops.stub_driver import Driver, launched
-from tests.ops.stub_hopper import problem, refuse
+from tests.ops.stub_hopper import obstructed, problem
 
 KERNELS = {
     kernel.__name__: kernel
@@ -88,13 +87,6 @@ def rehearsed(p):
     return {"kernels": sorted(names), "launched": len(launched) - before}
 
 
-OBSTACLES = [
-    ("no Gluon", hopper.importlib, "import_module"),
-    ("other descriptors", kernels, "block_descriptor"),
-    ("does not compile", Launch, "compile"),
-]
-
-
 def main():
     """Call in every way that matters."""
     driver.set_active(Driver())
@@ -110,20 +102,8 @@ def main():
     found |= {"deterministic": told(plain)}
     torch.use_deterministic_algorithms(False)
     Launch.compile = compile_one
-    for name, owner, part in OBSTACLES:
-        whole = getattr(owner, part)
-        setattr(owner, part, refuse)
-        hopper_backward._launches.cache_clear()
-        hopper._failed.clear()
-        with warnings.catch_warnings(record=True) as heard:
-            warnings.simplefilter("always")
-            found[name] = told(plain)
-            hopper_backward._launches.cache_clear()
-            told(plain)
-        found[f"{name}, told"] = [str(warning.message) for warning in heard]
-        setattr(owner, part, whole)
-    hopper_backward._launches.cache_clear()
-    hopper._failed.clear()
+    for name, seen, heard in obstructed(kernels, hopper_backward._launches, lambda: told(plain)):
+        found |= {name: seen, f"{name}, told": heard}
     assert not launches.rehearsing()
     found |= {"rehearsed": rehearsed(plain)}
     found |= {"plain": called(plain), "normalised": called(shift)}

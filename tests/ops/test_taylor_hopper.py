@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 
 from saccade.ops.taylor.triton import direct, hopper
 from saccade.ops.taylor.triton import problem as problems
+from saccade.ops.taylor.triton.hopper_backward import suits_backward
 from saccade.ops.taylor.triton.problem import form_of
 from tests.ops.hopper_calls import (
     both_kinds,
@@ -57,6 +58,12 @@ def test_keys_and_queries_may_differ_in_number():
     assert not suits(q[:, :, :192], k, v)
 
 
+both_passes = pytest.mark.parametrize(
+    "suited", [hopper.suits_hopper, suits_backward], ids=["forward", "backward"]
+)
+
+
+@both_passes
 @pytest.mark.parametrize(
     "shape",
     [
@@ -70,12 +77,17 @@ def test_keys_and_queries_may_differ_in_number():
     ],
     ids=str,
 )
-def test_other_shapes_and_dtypes_are_left_to_the_other_kernel(shape):
-    assert not suits(*nowhere(**shape))
+def test_other_shapes_and_dtypes_are_left_to_the_other_kernel(shape, suited):
+    assert not suited(problem_of(*nowhere(**shape)).form)
 
 
-def test_masks_other_widths_and_strides_are_left_to_the_other_kernel():
+@both_passes
+def test_masks_other_widths_and_strides_are_left_to_the_other_kernel(suited):
+    def suits(*qkv, **options):
+        return suited(problem_of(*qkv, **options).form)
+
     q, k, v = nowhere()
+    assert suits(q, k, v)
     assert not suits(q, k, v, mask=torch.ones(2, 1024, dtype=torch.bool))
     assert not suits(q, k, nowhere(dim=128)[2])
     assert not suits(q, k, v[:, :1].expand_as(v))
@@ -85,11 +97,12 @@ def test_masks_other_widths_and_strides_are_left_to_the_other_kernel():
         assert not suits(*turned)
 
 
+@both_passes
 @pytest.mark.parametrize("capability", [(8, 0), (8, 9), (10, 0), (12, 0)])
-def test_other_devices_are_left_to_the_other_kernel(capability, monkeypatch):
+def test_other_devices_are_left_to_the_other_kernel(capability, suited, monkeypatch):
     form_of.cache_clear()
     monkeypatch.setattr(problems, "capability", lambda device: capability)
-    taken = suits(*nowhere())
+    taken = suited(problem_of(*nowhere()).form)
     form_of.cache_clear()
     assert not taken
 

@@ -1,7 +1,8 @@
 """Hopper's own kernels of the direct backward: who takes them, and, on one, what they compute.
 
-As `test_taylor_hopper`. The gradients of queries are added up in another order every time: two
-calls agree, but not to the last bit; those of keys and values do.
+As `test_taylor_hopper`, which also has what both leave to the other kernels. The gradients of
+queries are added up in another order every time: two calls agree, but not to the last bit; those of
+keys and values do.
 """
 
 import functools
@@ -20,9 +21,8 @@ pytest.importorskip("triton")
 
 from saccade.ops import launches
 from saccade.ops.taylor.triton import direct, hopper_backward
-from saccade.ops.taylor.triton import problem as problems
 from saccade.ops.taylor.triton.hopper_backward import Backward, suits_backward
-from saccade.ops.taylor.triton.problem import Problem, form_of
+from saccade.ops.taylor.triton.problem import Problem
 from tests.ops.hopper_calls import (
     both_kinds,
     both_widths,
@@ -60,42 +60,8 @@ def test_keys_and_queries_may_differ_in_number():
     assert not suits(q, k[:, :, :192], v[:, :, :192])
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        {"dtype": torch.float16},
-        {"dtype": torch.float32},
-        {"dim": 32},
-        {"dim": 96},
-        {"tokens": 1000},
-        {"padding": 4},
-        {"batch": 1 << 20, "heads": 2},
-        {"batch": 1, "heads": 1, "tokens": 1 << 24, "dim": 128},
-    ],
-    ids=str,
-)
-def test_other_shapes_and_dtypes_are_left_to_the_other_kernels(shape):
-    assert not suits(*nowhere(**shape))
-
-
-def test_masks_other_widths_and_strides_are_left_to_the_other_kernels():
-    q, k, v = nowhere()
-    assert not suits(q, k, v, mask=torch.ones(2, 1024, dtype=torch.bool))
-    assert not suits(q, k, nowhere(dim=128)[2])
-    assert not suits(q, k, v[:, :1].expand_as(v))
-    for place in range(3):
-        turned = [q, k, v]
-        turned[place] = q.new_empty(2, 3, 64, 1024).transpose(2, 3)
-        assert not suits(*turned)
-
-
-@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (10, 0), (12, 0)])
-def test_other_devices_are_left_to_the_other_kernels(capability, monkeypatch):
-    form_of.cache_clear()
-    monkeypatch.setattr(problems, "capability", lambda device: capability)
-    taken = suits(*nowhere())
-    form_of.cache_clear()
-    assert not taken
+def test_heads_whose_sums_need_longer_offsets_are_left_to_the_other_kernels():
+    assert not suits(*nowhere(batch=1, heads=1, tokens=1 << 24, dim=128))
 
 
 @both_widths
