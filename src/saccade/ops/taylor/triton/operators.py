@@ -18,6 +18,7 @@ from saccade.ops.taylor.triton.efficient import (
     run_in_parts,
 )
 from saccade.ops.taylor.triton.problem import Problem, moments_size, operands_of, tile_pairs
+from saccade.ops.taylor.triton.whole import is_whole, run_whole, run_whole_backward
 
 __all__ = ["fused"]
 
@@ -68,7 +69,8 @@ def _forward(
     with on_device(q):
         if efficient and keep and keeps_state(q, v):
             return run_efficient(problem)
-        out, total = (run_in_parts if efficient else run_direct)(problem, keep=keep)
+        direct = run_whole if is_whole(problem.form) else run_direct
+        out, total = (run_in_parts if efficient else direct)(problem, keep=keep)
     return out, _nothing(q) if total is None else total, _nothing(q), _nothing(q)
 
 
@@ -113,7 +115,9 @@ def _backward(
         return q.new_zeros(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape), dt
     problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c), normalise_output)
     with on_device(q):
-        if not efficient:
+        if not efficient and is_whole(problem.form):
+            results = run_whole_backward(problem, grad, out, total)
+        elif not efficient:
             results = run_direct_backward(problem, grad, out, total)
         elif state.numel():
             results = run_efficient_backward(problem, grad, out, total, state, moments)

@@ -18,7 +18,7 @@ from saccade.ops.taylor.triton.blocks import (
     table_place,
 )
 
-__all__ = ["key_sums", "row_gradients", "weighted_row_gradients"]
+__all__ = ["key_sums", "quotient", "row_gradients", "weighted_row_gradients"]
 
 
 @triton.jit
@@ -53,7 +53,7 @@ def key_sums(
 
 
 @triton.jit
-def _quotient(
+def quotient(
     grad_ptr, out_ptr, total_ptr, share_ptr, first, bh, keep, queries, heads,
     grad_b, grad_h, grad_n, grad_d, E, lift,
     EP: tl.constexpr, MASKED: tl.constexpr, LIFT: tl.constexpr,
@@ -80,7 +80,7 @@ def row_gradients(
     E, grad_b, grad_h, grad_n = multiples((E, grad_b, grad_h, grad_n), GRAIN)
     first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
     keep = first + tl.arange(0, ROWS) < queries
-    dy, dz = _quotient(
+    dy, dz = quotient(
         grad_ptr, out_ptr, total_ptr, share_ptr, first, bh, keep, queries, heads,
         grad_b, grad_h, grad_n, grad_d, E, lift, EP, MASKED, LIFT,
     )  # fmt: skip
@@ -110,7 +110,7 @@ def weighted_row_gradients(
     local = tl.arange(0, ROWS)
     keep = first + local < queries
     cols, wide = tl.arange(0, DP), tl.arange(0, EP)
-    dy, dz = _quotient(
+    dy, dz = quotient(
         grad_ptr, out_ptr, total_ptr, share_ptr, first, bh, keep, queries, heads,
         grad_b, grad_h, grad_n, grad_d, E, lift, EP, MASKED, LIFT,
     )  # fmt: skip

@@ -172,6 +172,6 @@ def _added(parts: Tensor) -> Tensor:
 
 
 def temperature_gradient(p: Problem, dt: Tensor) -> Tensor | None:
-    """(H,) from every query's share."""
+    """(H,) from shares of queries, or of heads (B H, any number)."""
     f = p.form
-    return dt.view(f.batch, f.heads, f.queries).sum(dim=(0, 2)) if f.normalised else None
+    return dt.view(f.batch, f.heads, -1).sum(dim=(0, 2)) if f.normalised else None

@@ -1,0 +1,79 @@
+"""The direct algorithm where one program takes a head: which calls, grids and buffers."""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saccade.ops.launches import Launch
+from saccade.ops.taylor.triton.direct import Grads
+from saccade.ops.taylor.triton.problem import (
+    KEPT_FORMS,
+    Form,
+    Problem,
+    Strides,
+    grain_of,
+    power_of_two,
+)
+from saccade.ops.taylor.triton.rows import temperature_gradient
+from saccade.ops.taylor.triton.whole_kernels import whole_backward, whole_forward
+
+__all__ = ["is_whole", "run_whole", "run_whole_backward"]
+
+MOST_TOKENS = 128
+WIDEST = 64
+
+
+def is_whole(f: Form) -> bool:
+    """Whether the products of a head fit the registers of a program."""
+    return (
+        f.operands == torch.bfloat16
+        and max(f.queries, f.keys) <= MOST_TOKENS
+        and max(f.dim, f.width) <= WIDEST
+    )
+
+
+def _launch(f: Form, kernel: object, *numbers: float, grad_stride: Strides = ()) -> Launch:
+    rows, block = power_of_two(f.queries), power_of_two(f.keys)
+    sizes = (f.heads, f.queries, f.keys, f.dim, f.width, *f.q_stride, *f.k_stride, *f.v_stride)
+    strides = (f.q_stride, f.k_stride, f.v_stride, *([grad_stride] if grad_stride else []))
+    constants: dict[str, Any] = {
+        "ROWS": rows,
+        "BLOCK": block,
+        "LIFT": f.normalise_output,
+        **f.flags(masked=True),
+        "GRAIN": grain_of(f.dim, f.width, *strides),
+        "num_warps": 4 if rows * block <= 64 * 64 else 8,
+    }
+    coefficients = (f.scale, 1 / f.keys, f.a, f.b, f.c, *numbers)
+    return Launch(kernel, (f.batch_heads,), (*sizes, *grad_stride, *coefficients), constants)
+
+
+@functools.lru_cache(maxsize=KEPT_FORMS)
+def _forward_launch(f: Form) -> Launch:
+    return _launch(f, whole_forward, f.floor, f.lift)
+
+
+@functools.lru_cache(maxsize=KEPT_FORMS)
+def _backward_launch(f: Form, grad_stride: Strides) -> Launch:
+    return _launch(f, whole_backward, f.lift, grad_stride=grad_stride)
+
+
+def run_whole(p: Problem, *, keep: bool) -> tuple[Tensor, Tensor | None]:
+    """Output (B, H, N, E) and, where a backward pass is to follow, row sums over N (B H, N)."""
+    f = p.form
+    out = p.new(f.batch, f.heads, f.queries, f.width)
+    total = p.numbers(f.batch_heads, f.queries) if keep else None
+    _forward_launch(f)(p.q, p.k, p.v, p.key_mask, p.temperature, p.shares(), out, total)
+    return out, total
+
+
+def run_whole_backward(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> Grads:
+    """Gradients of q, k, v and the temperature."""
+    f = p.form
+    dq, dk, dv = (p.new(*x.shape) for x in (p.q, p.k, p.v))
+    dt = p.numbers(f.batch_heads, 1)
+    inputs = (p.q, p.k, p.v, p.key_mask, p.temperature, p.shares(), grad, out, total)
+    _backward_launch(f, grad.stride())(*inputs, dq, dk, dv, dt)
+    return dq, dk, dv, temperature_gradient(p, dt)
