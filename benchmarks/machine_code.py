@@ -31,9 +31,13 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import mangle_type
 
 from saccade.ops.launches import Launch
-from saccade.ops.taylor.triton import hopper_backward
 from saccade.ops.taylor.triton import problem as taylor_problem
-from saccade.ops.taylor.triton.direct import _run_anywhere, run_direct, run_direct_backward
+from saccade.ops.taylor.triton.direct import (
+    _run_anywhere,
+    _run_backward_anywhere,
+    run_direct,
+    run_direct_backward,
+)
 from saccade.ops.taylor.triton.efficient import run_efficient, run_efficient_backward
 from saccade.ops.taylor.triton.problem import Problem, form_of
 from saccade.ops.taylor.triton.sums import row_sums, turned_shares
@@ -159,16 +163,24 @@ def compile_all(
     out, total = run_direct(problem, keep=True)
     if found[-1][0] == "hopper_forward":
         _run_anywhere(problem, out, keep=True)
-    if hopper_backward.suits_backward(problem.form):
-        hopper_backward.FIVE_PRODUCTS = True
-        run_direct_backward(problem, out, out, total)
-        hopper_backward.FIVE_PRODUCTS = False
     run_direct_backward(problem, out, out, total)
+    if found[-1][0] == "hopper_backward":
+        compile_odd_rounds(problem, out)
+        _run_backward_anywhere(problem, out, out, total)
     out, total, state, sums = run_efficient(problem)
     run_efficient_backward(problem, out, out, total, state, sums)
     if "accumulate_turned" not in dict(found):
         compile_turned(problem)
     return found
+
+
+def compile_odd_rounds(problem: Problem, out: torch.Tensor) -> None:
+    """Hopper's own backward for queries that are not whole rounds of four blocks, D = 64."""
+    q, form = problem.q[:, :, 128:], problem.form
+    if form.dim == 64:
+        fewer = Problem(q, *problem[1:5], replace(form, queries=q.shape[2]))
+        out = out[:, :, 128:]
+        run_direct_backward(fewer, out, out, fewer.numbers(form.batch_heads, q.shape[2]))
 
 
 def compile_turned(problem: Problem) -> None:

@@ -7,6 +7,7 @@ tell what they would launch, the names of it.
 
 import json
 import sys
+from dataclasses import replace
 
 import torch
 from triton.runtime import driver
@@ -87,6 +88,12 @@ def rehearsed(p):
     return {"kernels": sorted(names), "launched": len(launched) - before}
 
 
+def apart(dim, queries):
+    """Whether the places of blocks that go by are memory apart."""
+    form = replace(problem(dim).form, queries=queries)
+    return hopper_backward._keys_launch(form, kernels).constants["APART"]
+
+
 def main():
     """Call in every way that matters."""
     driver.set_active(Driver())
@@ -94,9 +101,7 @@ def main():
     Problem.numbers = lambda p, *shape: numbers(p, *shape).fill_(torch.nan)
     plain, shift = problem(), problem(128, normalised=True)
     compile_one, Launch.compile = Launch.compile, lambda launch, dtypes: None
-    found = {"off": told(plain)}
-    hopper_backward.FIVE_PRODUCTS = True
-    found |= {"on": told(plain), "masked": told(problem(masked=True))}
+    found = {"masked": told(problem(masked=True))}
     found |= {"unaligned": told(problem(skipped=1)), "narrow": told(problem(32))}
     torch.use_deterministic_algorithms(True)
     found |= {"deterministic": told(plain)}
@@ -107,6 +112,7 @@ def main():
     assert not launches.rehearsing()
     found |= {"rehearsed": rehearsed(plain)}
     found |= {"plain": called(plain), "normalised": called(shift)}
+    found |= {"apart": [apart(64, 1024), apart(64, 896), apart(128, 1024)]}
     json.dump(found, sys.stdout, default=str)
 
 

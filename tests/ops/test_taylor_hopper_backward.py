@@ -90,18 +90,16 @@ def found():
     return seen_by("stub_hopper_backward")
 
 
-def test_they_are_off_until_they_are_asked_for(found):
-    assert not hopper_backward.FIVE_PRODUCTS
-    assert found["off"] == TWO_KERNELS
-    assert found["on"] == FIVE_PRODUCTS
-
-
 @pytest.mark.parametrize("call", ["plain", "normalised"])
 def test_a_call_is_three_launches(found, call):
     rows, keys, queries = found[call]["launches"]
     assert [x["kernel"] for x in (rows, keys, queries)] == FIVE_PRODUCTS
     assert keys["grid"] == [1024 // 128, 2 * 3, 1]
     assert queries["grid"] == [1024 // 64, 2 * 3, 1]
+
+
+def test_places_of_blocks_are_apart_where_registers_do_and_rounds_are_whole(found):
+    assert found["apart"] == [True, False, False]
 
 
 @pytest.mark.parametrize("call", ["plain", "normalised"])
@@ -177,7 +175,6 @@ def taken(monkeypatch):
         return Backward(lambda *tensors: forms.append(f) or found.keys(*tensors), found.queries)
 
     hopper_backward._launches.cache_clear()
-    monkeypatch.setattr(hopper_backward, "FIVE_PRODUCTS", True)
     monkeypatch.setattr(direct, "backward_launches", noted)
     yield forms
     hopper_backward._launches.cache_clear()

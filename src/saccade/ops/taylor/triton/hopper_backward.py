@@ -17,10 +17,10 @@ from saccade.ops.launches import INTERPRETED, Launch
 from saccade.ops.taylor.triton.hopper import attempted, described, has_kernels
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form
 
-__all__ = ["FIVE_PRODUCTS", "Backward", "backward_launches", "suits_backward"]
+__all__ = ["Backward", "backward_launches", "suits_backward"]
 
-FIVE_PRODUCTS = False
-"""Whether calls go here at all. Off until all tests of these kernels have run on a card."""
+MOST_APART = 64
+"""The widest heads that have registers for places in memory apart."""
 MOST_SUMS = 1 << 31
 """Numbers of a head's queries: offsets of their sums have 32 bits."""
 
@@ -47,7 +47,7 @@ class Backward(NamedTuple):
 
 def backward_launches(f: Form, *, rehearsed: bool) -> Backward | None:
     """The launches for a form, compiled unless only to be noted; None where there are none."""
-    if not FIVE_PRODUCTS or torch.are_deterministic_algorithms_enabled():
+    if torch.are_deterministic_algorithms_enabled():
         return None
     return _launches(f, rehearsed=rehearsed)
 
@@ -79,6 +79,7 @@ def _keys_launch(f: Form, kernels: ModuleType) -> Launch:
         "ROWS": size.rows,
         "BLOCK": size.block,
         "SLOTS": size.stages,
+        "APART": f.dim <= MOST_APART and f.queries % (size.stages * size.block) == 0,
         "NORMALIZE": f.normalised,
         **size.options(),
     }

@@ -13,12 +13,21 @@ thread adds four numbers at once; `query_gradients` brings them into rows. At D 
 registers too, and dv and dk run on beside s_{j+1} and t_{j+1}. At D = 128 there is room for
 neither: dv and dk are waited for.
 
-Each warp has waited for dk_{j-1} when all meet in `copy_pair` of step j, and its block's place is
-taken. ds has two places: whoever writes ds_j has met the others in step j - 1, when all had waited
-for dx_{j-2}, the last to read what it overwrites.
+The barrier in `copy_pair` is all that a step needs. When warps meet there in step j, each has
+waited for all that it issued before, dv_{j-1} and dk_{j-1} among it: nobody reads block j - 1 any
+more, and block j - 1 + SLOTS takes its place. That place's own barrier, by which warps learn that a
+block is in, is set up anew by one of them a little earlier, but after all met in step j - 1, and so
+after all had found block j - 1 there. ds has two places: whoever writes ds_j has met the others in
+step j - 1, when all had waited for dx_{j-2}, the last to read what it overwrites.
 
-Wants bfloat16, D = E of 64 or 128, no mask, whole blocks, an even number of them, SLOTS = 4 or more
-and a power of two, and eight warps. Names of Gluon as in `hopper_kernels`.
+Triton 3.6 puts in two more where places are picked out of one piece of memory, since it cannot tell
+which are meant. Where they are APART, each is a piece of its own, and a round has SLOTS steps, so
+that each step knows its places, and no more are put in (3.9 puts in four all the same). At D = 128
+addresses of so many would not fit into registers.
+
+Wants bfloat16, D = E of 64 or 128, no mask, whole blocks, whole rounds of them (of two blocks where
+places are not APART), SLOTS = 4 or more and a power of two, and eight warps. Names of Gluon as in
+`hopper_kernels`.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -99,51 +108,70 @@ def add_up(dx, j, sums_ptr):
 
 @gluon.jit
 def operand(x, j):
-    """The only block of x, its address worked out in step j; x where it is in registers.
+    """Block j of x, its address worked out in step j; x where it is in registers.
 
     The addresses of all parts of all operands, worked out once and kept, would take more registers
-    than there are. So the compiler is told of a number that depends on j, and is 0.
+    than there are. So where there is one block, the compiler is told of a number that depends on j,
+    and is 0.
     """
     if isinstance(x, gl.shared_memory_descriptor):
-        zero = gl.inline_asm_elementwise(LATER, "=r,r", [j], dtype=gl.int32, is_pure=True, pack=1)
-        x = x.index(zero)
+        if x.shape[0] > 1:
+            i = j & (x.shape[0] - 1)
+        else:
+            i = gl.inline_asm_elementwise(LATER, "=r,r", [j], dtype=gl.int32, is_pure=True, pack=1)
+        x = x.index(i)
     return x
 
 
 @gluon.jit
-def block_of(slots, i):
-    """Block i in its slot."""
-    return slots.index(i & (slots.shape[0] - 1)).reshape([slots.shape[3], slots.shape[4]])
+def rows_of(blocks, j):
+    """Block j of q or dy, (BLOCK, D)."""
+    return operand(blocks, j).reshape([blocks.shape[3], blocks.shape[4]])
 
 
 @gluon.jit
-def copy_pair(i, blocks, sample, head, tensors, buffers):
+def room_for(tensors, BLOCKS: gl.constexpr):
+    """Room for blocks of q and of dy, and what tells that they are there."""
+    q_desc, dy_desc = tensors
+    SHAPE: gl.constexpr = [BLOCKS, 1, 1, q_desc.block_type.shape[2], q_desc.block_type.shape[3]]
+    q = gl.allocate_shared_memory(gl.bfloat16, SHAPE, q_desc.layout)
+    dy = gl.allocate_shared_memory(gl.bfloat16, SHAPE, dy_desc.layout)
+    # One barrier for both would have Triton put all warps in step between the copies.
+    q_full = gl.allocate_shared_memory(gl.int64, [BLOCKS, 1], mbarrier.MBarrierLayout())
+    dy_full = gl.allocate_shared_memory(gl.int64, [BLOCKS, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(BLOCKS):
+        mbarrier.init(q_full.index(i), count=1)
+        mbarrier.init(dy_full.index(i), count=1)
+    return q, dy, q_full, dy_full
+
+
+@gluon.jit
+def copy_pair(i, blocks, sample, head, tensors, room):
     """Start to copy block i of q and dy, if it exists, once all warps are here."""
     q_desc, dy_desc = tensors
-    qs, dys, q_full, dy_full = buffers
-    slot, exists = i & (qs.shape[0] - 1), i < blocks
+    q, dy, q_full, dy_full = room
+    slot, exists = i & (q.shape[0] - 1), i < blocks
     q_here, dy_here = q_full.index(slot), dy_full.index(slot)
     mbarrier.expect(q_here, q_desc.block_type.nbytes, pred=exists)
     mbarrier.expect(dy_here, dy_desc.block_type.nbytes, pred=exists)
     all_warps_here()
-    place = [sample, head, i * qs.shape[3], 0]
-    copy_block(q_desc, place, q_here, qs.index(slot), pred=exists)
-    copy_block(dy_desc, place, dy_here, dys.index(slot), pred=exists)
+    place = [sample, head, i * q.shape[3], 0]
+    copy_block(q_desc, place, q_here, q.index(slot), pred=exists)
+    copy_block(dy_desc, place, dy_here, dy.index(slot), pred=exists)
 
 
 @gluon.jit
-def scores(j, k, v, buffers, SCORES: gl.constexpr):
+def scores(j, k, v, room, SLOTS: gl.constexpr, SCORES: gl.constexpr):
     """s_j and t_j (keys, queries), left in flight."""
-    qs, dys, q_full, dy_full = buffers
-    SLOTS: gl.constexpr = qs.shape[0]
-    slot, phase = j & (SLOTS - 1), (j & SLOTS) // SLOTS
+    q, dy, q_full, dy_full = room
+    slot, phase = j & (q.shape[0] - 1), (j & SLOTS) // SLOTS
     mbarrier.wait(q_full.index(slot), phase)
     mbarrier.wait(dy_full.index(slot), phase)
     ROWS: gl.constexpr = k.shape[0]
-    BLOCK: gl.constexpr = qs.shape[3]
+    BLOCK: gl.constexpr = q.shape[3]
     none = gl.zeros([ROWS, BLOCK], gl.float32, SCORES)
-    s = warpgroup_mma(k, block_of(qs, j).permute((1, 0)), none, use_acc=False, is_async=True)
-    t = warpgroup_mma(v, block_of(dys, j).permute((1, 0)), none, use_acc=False, is_async=True)
+    s = warpgroup_mma(k, rows_of(q, j).permute((1, 0)), none, use_acc=False, is_async=True)
+    t = warpgroup_mma(v, rows_of(dy, j).permute((1, 0)), none, use_acc=False, is_async=True)
     return s, t
 
 
@@ -164,30 +192,35 @@ def weights(s, t, curve, shift, slope):
 
 @gluon.jit
 def step(
-    j, blocks, sample, head, table_row, operands, dv, dk, sums_ptr, ds_at, tensors, buffers,
-    coefficients, NORMALIZE: gl.constexpr, SCORES: gl.constexpr, LEFT: gl.constexpr,
+    j, blocks, sample, head, table_row, operands, dv, dk, sums_ptr, ds_at, tensors, here, free,
+    coefficients, NORMALIZE: gl.constexpr, SLOTS: gl.constexpr, SCORES: gl.constexpr,
+    LEFT: gl.constexpr,
 ):  # fmt: skip
-    """dv and dk, block j being in; in flight where D = 64."""
+    """dv and dk, block j being in `here`, block j - 1 in `free`; in flight where D = 64."""
     k, v, ks = operands
-    qs, dys, _, _ = buffers
+    q, dy, _, _ = here
     curves_ptr, shifts_ptr, curve, slope = coefficients
-    SLOTS: gl.constexpr = qs.shape[0]
-    BLOCK: gl.constexpr = qs.shape[3]
-    DIM: gl.constexpr = qs.shape[4]
+    BLOCK: gl.constexpr = q.shape[3]
+    DIM: gl.constexpr = q.shape[4]
     if NORMALIZE:
         curve = load_table(curves_ptr, table_row + j * BLOCK, BLOCK, SCORES)
     shift = load_table(shifts_ptr, table_row + j * BLOCK, BLOCK, SCORES)
-    s, t = scores(j, operand(k, j), operand(v, j), buffers, SCORES)
+    s, t = scores(j, operand(k, j), operand(v, j), here, SLOTS, SCORES)
     s, t = warpgroup_mma_wait(0, [s, t])
     w, ds = weights(s, t, curve, shift, slope)
     ds_at.index(0).store(ds)
     fence_async_shared()
-    copy_pair(j - 1 + SLOTS, blocks, sample, head, tensors, buffers)
+    copy_pair(j - 1 + SLOTS, blocks, sample, head, tensors, free)
     none = gl.zeros([BLOCK, DIM], gl.float32, sums_product(DIM, gl.num_warps()))
     left = operand(ds_at, j).permute((1, 0))
     dx = warpgroup_mma(left, operand(ks, j), none, use_acc=False, is_async=True)
-    dv = warpgroup_mma(gl.convert_layout(w, LEFT), block_of(dys, j), dv, is_async=True)
-    dk = warpgroup_mma(gl.convert_layout(ds, LEFT), block_of(qs, j), dk, is_async=True)
+    w, ds = gl.convert_layout(w, LEFT), gl.convert_layout(ds, LEFT)
+    if q.shape[0] == 1:  # each the faster order where it was timed
+        dk = warpgroup_mma(ds, rows_of(q, j), dk, is_async=True)
+        dv = warpgroup_mma(w, rows_of(dy, j), dv, is_async=True)
+    else:
+        dv = warpgroup_mma(w, rows_of(dy, j), dv, is_async=True)
+        dk = warpgroup_mma(ds, rows_of(q, j), dk, is_async=True)
     add_up(warpgroup_mma_wait(2, [dx]), j, sums_ptr)
     if DIM > 64:
         dv, dk = warpgroup_mma_wait(0, [dv, dk])
@@ -200,7 +233,7 @@ def hopper_backward(
     q_desc, k_ptr, v_ptr, temperature_ptr, curves_ptr, shifts_ptr, dy_desc, sum_dy_ptr,
     sums_ptr, dk_ptr, dv_ptr, heads, queries, keys, kb, kh, kn, vb, vh, vn, scale, over, a, b, c,
     DIM: gl.constexpr, ROWS: gl.constexpr, BLOCK: gl.constexpr, SLOTS: gl.constexpr,
-    NORMALIZE: gl.constexpr,
+    APART: gl.constexpr, NORMALIZE: gl.constexpr,
 ):  # fmt: skip
     """dk and dv of a block of keys; what it adds to the gradients of queries is in the sums."""
     W: gl.constexpr = gl.num_warps()
@@ -214,18 +247,13 @@ def hopper_backward(
     first, bh = gl.program_id(0) * ROWS, gl.program_id(1)
     sample, head = bh // heads, bh % heads
     blocks = queries // BLOCK
-    qs = gl.allocate_shared_memory(BF16, [SLOTS, 1, 1, BLOCK, DIM], q_desc.layout)
-    dys = gl.allocate_shared_memory(BF16, [SLOTS, 1, 1, BLOCK, DIM], dy_desc.layout)
-    q_full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
-    dy_full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(SLOTS):
-        mbarrier.init(q_full.index(i), count=1)
-        mbarrier.init(dy_full.index(i), count=1)
+    tensors, slots = (q_desc, dy_desc), ()
+    for _ in gl.static_range(SLOTS if APART else 1):
+        slots += (room_for(tensors, 1 if APART else SLOTS),)  # type: ignore[assignment]
     fence_async_shared()
     all_warps_here()
-    tensors, buffers = (q_desc, dy_desc), (qs, dys, q_full, dy_full)
     for i in gl.static_range(SLOTS - 1):
-        copy_pair(i, blocks, sample, head, tensors, buffers)
+        copy_pair(i, blocks, sample, head, tensors, slots[i % len(slots)])
 
     k_base = k_ptr + sample.to(gl.int64) * kb + head.to(gl.int64) * kh + first.to(gl.int64) * kn
     v_base = v_ptr + sample.to(gl.int64) * vb + head.to(gl.int64) * vh + first.to(gl.int64) * vn
@@ -244,8 +272,10 @@ def hopper_backward(
         vs = gl.allocate_shared_memory(BF16, [1, ROWS, DIM], operand_layout(2))
         vs.index(0).store(v)
         operands = ks, vs, ks
-    even = gl.allocate_shared_memory(BF16, [1, ROWS, BLOCK], operand_layout(2))
-    odd = gl.allocate_shared_memory(BF16, [1, ROWS, BLOCK], operand_layout(2))
+    ds_at = (
+        gl.allocate_shared_memory(BF16, [1, ROWS, BLOCK], operand_layout(2)),
+        gl.allocate_shared_memory(BF16, [1, ROWS, BLOCK], operand_layout(2)),
+    )
     fence_async_shared()
     all_warps_here()
 
@@ -253,15 +283,14 @@ def hopper_backward(
     coefficients = curves_ptr, shifts_ptr, a, b
     dk = warpgroup_mma_init(gl.zeros([ROWS, DIM], gl.float32, OUT))
     dv = warpgroup_mma_init(gl.zeros([ROWS, DIM], gl.float32, OUT))
-    for j in range(0, blocks, 2):
-        dv, dk = step(
-            j, blocks, sample, head, bh * queries, operands, dv, dk, sums_at, even,
-            tensors, buffers, coefficients, NORMALIZE, SCORES, LEFT,
-        )  # fmt: skip
-        dv, dk = step(
-            j + 1, blocks, sample, head, bh * queries, operands, dv, dk, sums_at, odd,
-            tensors, buffers, coefficients, NORMALIZE, SCORES, LEFT,
-        )  # fmt: skip
+    ROUND: gl.constexpr = SLOTS if APART else 2
+    for j in range(0, blocks, ROUND):
+        for i in gl.static_range(ROUND):
+            dv, dk = step(
+                j + i, blocks, sample, head, bh * queries, operands, dv, dk, sums_at, ds_at[i % 2],
+                tensors, slots[i % len(slots)], slots[(i - 1) % len(slots)],
+                coefficients, NORMALIZE, SLOTS, SCORES, LEFT,
+            )  # fmt: skip
     dv, dk = warpgroup_mma_wait(0, [dv, dk])
 
     factor = over
@@ -274,14 +303,13 @@ def hopper_backward(
     gl.store(row_pointers(dv_ptr + row * DIM, DIM, ROWS, DIM), dv)
     dk *= factor
     if NORMALIZE:
-        rows = gl.arange(0, ROWS, gl.SliceLayout(1, OUT))
-        raw = gl.load(k_base + rows[:, None] * kn + columns[None, :]).to(gl.float32)
-        inverse = 1.0 / gl.maximum(gl.sqrt(gl.sum(raw * raw, axis=1)), NORM_EPS)
-        unit = raw * inverse[:, None]
-        dk = (dk - gl.sum(dk * unit, axis=1)[:, None] * unit) * inverse[:, None]
+        k = gl.load(row_pointers(k_base, kn, ROWS, DIM)).to(gl.float32)
+        dk = gl.convert_layout(dk, LAYOUT)
+        inverse = 1.0 / gl.maximum(gl.sqrt(gl.sum(k * k, axis=1)), NORM_EPS)
+        along = gl.sum(dk * k, axis=1) * inverse * inverse
+        dk = ((dk - along[:, None] * k) * inverse[:, None]).to(BF16)
     else:
-        dk *= scale
-    dk = gl.convert_layout(dk.to(BF16), LAYOUT)
+        dk = gl.convert_layout((dk * scale).to(BF16), LAYOUT)
     gl.store(row_pointers(dk_ptr + row * DIM, DIM, ROWS, DIM), dk)
 
 
@@ -296,17 +324,19 @@ def query_gradients(
     first, bh = gl.program_id(0) * BLOCK, gl.program_id(1)
     row = bh.to(gl.int64) * queries + first
     x = gl.load(sums_ptr + row * DIM + gl.arange(0, BLOCK * DIM, sums_layout(DIM, W)))
-    x = in_rows(x, DIM) * over
-    if NORMALIZE:
+    if NORMALIZE:  # all that is read before any of it is waited for
         sample, head = (bh // heads).to(gl.int64), (bh % heads).to(gl.int64)
         q_base = q_ptr + sample * qb + head * qh + first.to(gl.int64) * qn
-        x = gl.convert_layout(x, LAYOUT)
-        q = gl.load(row_pointers(q_base, qn, BLOCK, DIM)).to(gl.float32)
+        q = gl.load(row_pointers(q_base, qn, BLOCK, DIM))
+        factor = scale * gl.load(temperature_ptr + head)
+    x = in_rows(x, DIM) * over
+    if NORMALIZE:
+        x, q = gl.convert_layout(x, LAYOUT), q.to(gl.float32)
         along = gl.sum(x * q, axis=1)
         gl.store(dt_ptr + row + gl.arange(0, BLOCK, gl.SliceLayout(1, LAYOUT)), along * scale)
         length = gl.maximum(gl.sqrt(gl.sum(q * q, axis=1)), NORM_EPS)
         x -= (along / (length * length))[:, None] * q
-        x = (x * (scale * gl.load(temperature_ptr + head))).to(gl.bfloat16)
+        x = (x * factor).to(gl.bfloat16)
     else:  # the scale is in the keys
         x = gl.convert_layout(x.to(gl.bfloat16), LAYOUT)
     gl.store(row_pointers(dq_ptr + row * DIM, DIM, BLOCK, DIM), x)

@@ -110,6 +110,9 @@ def weighted_row_gradients(
     local = tl.arange(0, ROWS)
     keep = first + local < queries
     cols, wide = tl.arange(0, DP), tl.arange(0, EP)
+    if NORMALIZE:  # read before anything is waited for
+        q_base = q_ptr + head_offset(bh, heads, qb, qh) + first.to(tl.int64) * qn
+        q = load_rows(q_base, keep, cols, D, qn, qd, False)
     dy, dz = quotient(
         grad_ptr, out_ptr, total_ptr, share_ptr, first, bh, keep, queries, heads,
         grad_b, grad_h, grad_n, grad_d, E, lift, EP, MASKED, LIFT,
@@ -119,8 +122,7 @@ def weighted_row_gradients(
     tl.store(sums_ptr + slot * E + wide, tl.sum(dy, axis=0), mask=wide < E)
     place = table_offset(bh, queries) + table_place(first + local)
     if NORMALIZE:
-        q_base = q_ptr + head_offset(bh, heads, qb, qh) + first.to(tl.int64) * qn
-        inverse = row_factors(load_rows(q_base, keep, cols, D, qn, qd, False), 1.0, True)
+        inverse = row_factors(q, 1.0, True)
         dy, dz = dy * inverse[:, None], dz * inverse
         curve = a * scale * tl.load(temperature_ptr + bh % heads) * inverse
         tl.store(curves_ptr + place, curve.to(curves_ptr.dtype.element_ty))

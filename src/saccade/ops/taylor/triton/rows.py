@@ -6,6 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from saccade.ops.launches import Launch
+from saccade.ops.taylor.triton.blocks import TABLE_STEP
 from saccade.ops.taylor.triton.problem import (
     KEPT_FORMS,
     Form,
@@ -81,21 +82,29 @@ class Weighted(NamedTuple):
     sum_dy: Tensor
 
 
+def _weighted_rows(f: Form) -> int:
+    """Rows a program: where one does not take all, at most 32 numbers a thread of each tensor."""
+    most = _ROWS if f.queries <= _ROWS else 4096 // max(f.padded_dim, f.padded_width)
+    return min(_ROWS, most)
+
+
 @functools.lru_cache(maxsize=KEPT_FORMS)
 def _weighted_launch(f: Form, grad_stride: Strides) -> Launch:
+    rows = _weighted_rows(f)
     numbers = (
         f.queries, f.heads, f.dim, f.width, *grad_stride, *f.q_stride, f.lift, f.scale, f.a
     )  # fmt: skip
     constants = {
         "DP": f.padded_dim,
         "EP": f.padded_width,
-        "ROWS": _ROWS,
+        "ROWS": rows,
         "NORMALIZE": f.normalised,
         "MASKED": f.masked,
         "LIFT": f.normalise_output,
         "GRAIN": grain_of(f.dim, f.width, grad_stride, f.q_stride),
     }
-    grid = (ceil_div(f.queries, _ROWS), f.batch_heads)
+    steps = ceil_div(f.queries, TABLE_STEP.value)  # whole tables
+    grid = (steps * TABLE_STEP.value // rows, f.batch_heads)
     return Launch(weighted_row_gradients, grid, numbers, constants)
 
 
