@@ -1,21 +1,30 @@
 """Hopper's own kernel of the direct forward: who takes it, and, on one, what it computes.
 
 Gluon has no interpreter: what the kernel computes is seen on a card alone. That it compiles, with
-whole products, is `test_products_stay_whole_on_hopper`.
+whole products, is `test_products_stay_whole_on_hopper`. What goes before it and around it is seen
+anywhere.
 """
+
+from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.functional import normalize, scaled_dot_product_attention
 
+from saccade.bench.memory import cuda_peak_mib
 from saccade.ops import taylor_attention
+from saccade.ops.taylor import taylorshift_attention
+from tests.ops.test_taylor_parts import Memory
 from tests.ops.uninterpreted import seen_by
 
 pytest.importorskip("triton")
 
-from saccade.ops.taylor.triton import direct, hopper
+from saccade.ops import launches
+from saccade.ops.taylor.triton import direct, hopper_forward, rows
 from saccade.ops.taylor.triton import problem as problems
 from saccade.ops.taylor.triton.hopper_backward import suits_backward
-from saccade.ops.taylor.triton.problem import form_of
+from saccade.ops.taylor.triton.hopper_forward import heads_at_a_time, suits_forward
+from saccade.ops.taylor.triton.problem import Problem, form_of
 from tests.ops.hopper_calls import (
     both_kinds,
     both_widths,
@@ -23,12 +32,13 @@ from tests.ops.hopper_calls import (
     nowhere,
     on_hopper,
     problem_of,
+    projected,
     random_projection,
 )
 
 
 def suits(*qkv, **options):
-    return hopper.suits_hopper(problem_of(*qkv, **options).form)
+    return suits_forward(problem_of(*qkv, **options).form)
 
 
 @pytest.mark.parametrize(
@@ -56,10 +66,20 @@ def test_keys_and_queries_may_differ_in_number():
     assert not suits(q, k[:, :, :128], v[:, :, :128])
     assert not suits(q, k[:, :, :320], v[:, :, :320])
     assert not suits(q[:, :, :192], k, v)
+    q, k, v = nowhere(dim=128)
+    assert suits(q, k[:, :, :320], v[:, :, :320])
+    assert suits(q, k[:, :, :128], v[:, :, :128])
+    assert not suits(q, k[:, :, :64], v[:, :, :64])
+
+
+def test_a_series_without_s_is_left_to_the_other_kernel():
+    form = problem_of(*nowhere()).form
+    assert suits_forward(form)
+    assert not suits_forward(replace(form, b=0.0))
 
 
 both_passes = pytest.mark.parametrize(
-    "suited", [hopper.suits_hopper, suits_backward], ids=["forward", "backward"]
+    "suited", [suits_forward, suits_backward], ids=["forward", "backward"]
 )
 
 
@@ -115,7 +135,7 @@ def found():
 
 def test_a_call_is_two_launches(found):
     for call in ("first", "kept", "normalised"):
-        assert found[call]["kernels"] == ["key_sums", "hopper_forward"]
+        assert found[call]["kernels"] == ["prepare_keys", "hopper_forward"]
     assert found["first"]["grid"] == [2 * 3 * 1024 // 128, 1, 1]
 
 
@@ -125,11 +145,26 @@ def test_a_pass_without_gradients_takes_the_kernel_of_one_with_them(found):
     assert not found["kept"]["asked"]
 
 
-@pytest.mark.parametrize("call", ["first", "again", "other", "normalised", "kept"])
+@pytest.mark.parametrize("call", ["first", "again", "other", "kept"])
 def test_blocks_are_copied_out_of_the_tensors_of_the_call(found, call):
     read, given = found[call]["read"], found[call]["given"]
     assert [x[:3] for x in read] == given
-    assert all(block == [1, 1, 64, shape[-1]] for _, shape, _, block in read)
+    assert [x[3] for x in read] == [[1, 1, 64, 64], [1, 1, 128, 64], [1, 1, 128, 64]]
+
+
+def test_normalised_keys_are_those_that_the_pass_before_wrote(found):
+    q, k, v = found["normalised"]["read"]
+    given = found["normalised"]["given"]
+    assert [q[:3], v[:3]] == [given[0], given[2]]
+    assert k[0] == found["normalised"]["prepared"] != given[1][0]
+    assert k[1:3] == [[2, 3, 1024, 128], [3 * 1024 * 128, 1024 * 128, 128, 1]]
+    assert [x[3] for x in (q, k, v)] == [[1, 1, 64, 128]] * 3
+
+
+def test_normalised_keys_of_a_part_lie_in_the_output_of_the_next(found):
+    *parts, last = found["in parts"]  # samples, heads, where the keys are, where the output goes
+    assert parts == [[1, 3, 3, 0], [1, 1, 4, 3], [1, 1, 5, 4]]
+    assert last == [1, 1, None, 5]
 
 
 def test_a_second_launch_does_not_ask_triton_even_with_other_tensors(found):
@@ -141,7 +176,7 @@ def test_a_second_launch_does_not_ask_triton_even_with_other_tensors(found):
 
 
 def test_it_is_compiled_beside_the_others_without_being_launched(found):
-    assert found["rehearsed"] == ["hopper_forward", "key_sums"]
+    assert found["rehearsed"] == ["hopper_forward", "prepare_keys"]
     assert found["launched meanwhile"] == 0
 
 
@@ -159,19 +194,187 @@ def test_a_kernel_that_cannot_be_had_is_told_of_once(found, obstacle):
     assert told == "a slower kernel takes the place of Hopper's own (AttributeError: no such name)"
 
 
+def normalised_problem(*qkv):
+    heads, device = qkv[0].shape[1], qkv[0].device
+    return problem_of(*qkv, temperature=torch.linspace(0.5, 4.0, heads, device=device))
+
+
+@both_widths
+@both_kinds
+@pytest.mark.parametrize("splits", [1, 2, 4])
+def test_one_pass_normalises_keys_and_sums_values(splits, normalised, dim):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = projected(tokens=512, dim=dim, padding=8, dtype=torch.bfloat16)
+    for x in (q, k, v):
+        x.normal_(generator=generator)
+    k[0, 0, 7] = 0
+    p = normalised_problem(q, k, v) if normalised else problem_of(q, k, v)
+    unit = torch.full((2, 3, 512, dim), torch.nan, dtype=torch.bfloat16)
+    sums = rows.unit_keys(p, splits, unit)
+    torch.testing.assert_close(sums.view(2, 3, dim), v.float().sum(dim=2), rtol=1e-5, atol=1e-4)
+    expected = normalize(k.float(), dim=-1) if normalised else torch.full_like(unit, torch.nan)
+    # The interpreter cuts numbers to bfloat16, where a card rounds them.
+    torch.testing.assert_close(unit.float(), expected.float(), rtol=2**-7, atol=0, equal_nan=True)
+
+
+def test_keys_are_split_where_heads_are_few():
+    def splits(batch, tokens):
+        return rows.key_splits(problem_of(*nowhere(batch=batch, heads=8, tokens=tokens)).form)
+
+    assert [splits(2**17 // n, n) for n in (1024, 4096, 16384)] == [1, 4, 16]
+    assert splits(1, 1024) == 8
+    assert splits(1, 384) == 1
+
+
+def heads_of(batch, heads, queries, keys=None):
+    q, k, v = nowhere(batch=batch, heads=heads, tokens=max(queries, keys or 0), dim=128)
+    k, v = k[:, :, :keys], v[:, :, :keys]
+    return heads_at_a_time(normalised_problem(q[:, :, :queries], k, v).form)
+
+
+def test_a_half_and_two_quarters_go_at_a_time():
+    assert heads_of(128, 8, 1024) == [512, 256, 256]
+    assert heads_of(32, 8, 4096) == [128, 64, 64]
+
+
+def test_parts_are_whole_samples_or_heads_of_one():
+    assert heads_of(13, 8, 8192) == [8, 48, 24, 24]
+    assert heads_of(1, 8, 65536) == [4, 2, 2]
+    assert heads_of(2, 8, 16384) == [8, 4, 4]
+    assert heads_of(1, 1, 1 << 18) == []
+
+
+def test_few_keys_go_at_once():
+    assert heads_of(1, 8, 4096) == [8]
+    assert heads_of(1, 8, 65536, 4096) == [8]
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 5, 8, 13, 64])
+@pytest.mark.parametrize("heads", [1, 3, 8, 12])
+@pytest.mark.parametrize(
+    ("queries", "keys"), [(1024, 1024), (4096, 512), (512, 4096), (32768,) * 2]
+)
+def test_keys_of_every_part_have_room(batch, heads, queries, keys, monkeypatch):
+    monkeypatch.setattr(hopper_forward, "FREE_BYTES", 0)
+    counts = heads_of(batch, heads, queries, keys)
+    assert sum(counts) in (0, batch * heads)
+    first, spare = 0, batch * heads * (queries + queries / 64) / 4
+    for count in counts:
+        left = batch * heads - first - count
+        assert count * keys <= max(left * queries, spare)
+        assert count % heads == 0 or first // heads == (first + count - 1) // heads
+        first += count
+
+
 @pytest.fixture
-def taken(monkeypatch):
-    """The forms that Hopper's kernel was launched for; launches of other tests are forgotten."""
+def imitated(monkeypatch):
+    """The kernel by torch, given what the launch is given; a list of the forms it ran for."""
     forms = []
 
-    def noted(f, *, rehearsed):
-        launch = hopper.hopper_launch(f, rehearsed=rehearsed)
-        return None if launch is None else lambda *tensors: forms.append(f) or launch(*tensors)
+    class Imitation:
+        def __init__(self, f, kernels):
+            self.f = f
 
-    hopper.hopper_launch.cache_clear()
-    monkeypatch.setattr(direct, "hopper_launch", noted)
+        def compile(self, dtypes):
+            pass
+
+        def __call__(self, q, k, v, temperature, sum_v, out, total):
+            f = self.f
+            forms.append(f)
+            out, sum_v = (
+                out.view(f.batch, f.heads, f.queries, f.dim),
+                sum_v.view(-1, f.heads, f.dim),
+            )
+            total = total.view(f.batch, f.heads, f.queries)
+            for i, j in torch.cartesian_prod(*map(torch.arange, (f.batch, f.heads))).tolist():
+                x = normalize(q[i, j].float(), dim=-1) * (f.scale * temperature[j])
+                s = x @ k[i, j].float().T
+                w = f.b * s + f.a * s * s
+                z = w.mean(dim=1) + f.c
+                y = (w @ v[i, j].float() + f.c * sum_v[i, j]) / f.keys
+                out[i, j], total[i, j] = f.lift * y / z[:, None], z
+
+    hopper_forward.forward_parts.cache_clear()
+    monkeypatch.setattr(hopper_forward, "INTERPRETED", False)
+    monkeypatch.setattr(hopper_forward, "attempted", lambda f, module, make: make(None))
+    monkeypatch.setattr(hopper_forward, "_launch", Imitation)
     yield forms
-    hopper.hopper_launch.cache_clear()
+    hopper_forward.forward_parts.cache_clear()
+
+
+def random_problem(batch, heads, keys):
+    """TaylorShift's of 256 queries, on a CPU."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = projected(batch=batch, heads=heads, tokens=max(keys, 256), dtype=torch.bfloat16)
+    for x in (q, k, v):
+        x.normal_(generator=generator)
+    return normalised_problem(q[:, :, :256], k[:, :, :keys], v[:, :, :keys])
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "keys", "parts"),
+    [(5, 2, 256, 4), (2, 4, 256, 3), (1, 4, 256, 3), (9, 1, 512, 6), (4, 1, 128, 2)],
+)
+def test_parts_give_what_the_whole_gives(batch, heads, keys, parts, imitated, monkeypatch):
+    monkeypatch.setattr(hopper_forward, "suits_forward", lambda f: True)
+    p = random_problem(batch, heads, keys)
+    out, total = direct.run_direct(p, keep=True)
+    assert imitated == [p.form]
+    monkeypatch.setattr(hopper_forward, "FREE_BYTES", 0)
+    in_parts, in_parts_total = hopper_forward.run_forward(p, keep=False)
+    assert len(imitated) == 1 + parts
+    assert torch.equal(in_parts, out)
+    assert torch.equal(in_parts_total, total)
+    assert direct.run_direct(p, keep=False)[1] is None
+
+
+def test_keys_that_lie_in_what_is_written_are_noticed(imitated, monkeypatch):
+    p, room = random_problem(4, 2, 256), hopper_forward._room
+    out, _ = direct.run_direct(p, keep=True)
+    monkeypatch.setattr(hopper_forward, "FREE_BYTES", 0)
+    monkeypatch.setattr(hopper_forward, "_room", lambda p, later: room(p, later._base))
+    assert not torch.equal(hopper_forward.run_forward(p, keep=False)[0], out)
+
+
+@both_kinds
+@pytest.mark.parametrize(
+    ("batch", "heads", "tokens"),
+    [(128, 8, 1024), (32, 8, 4096), (8, 8, 16384), (43, 12, 2048), (1, 16, 65536), (3, 16, 32768)],
+)
+@both_widths
+def test_a_pass_without_gradients_keeps_to_memory_like_softmax(
+    dim, batch, heads, tokens, normalised, imitated, monkeypatch
+):
+    """At most a quarter beside the output and a number for each row; nothing is launched."""
+    memory, new = Memory(), Problem.new
+    monkeypatch.setattr(Problem, "new", lambda *a, **options: memory.note(new(*a, **options)))
+    monkeypatch.setattr(hopper_forward, "_launch", lambda f, kernels: lambda *tensors: None)
+    q, k, v = nowhere(batch=batch, heads=heads, tokens=tokens, dim=dim)
+    p = normalised_problem(q, k, v) if normalised else problem_of(q, k, v)
+    token = launches._rehearsed.set(set())
+    out, total = direct.run_direct(p, keep=False)
+    launches._rehearsed.reset(token)
+    assert total is None
+    assert memory.held == out.nbytes == q.nbytes
+    assert memory.peak <= 1.25 * (out.nbytes + 4 * batch * heads * tokens)
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """The forms of calls that Hopper's kernel was launched for; launches before are forgotten."""
+    forms, parts_of = [], hopper_forward.forward_parts
+
+    def noted(f, **options):
+        def launched(part):
+            return part._replace(launch=lambda *x: forms.append(f) or part.launch(*x))
+
+        parts = parts_of(f, **options)
+        return None if parts is None else [launched(part) for part in parts]
+
+    parts_of.cache_clear()
+    monkeypatch.setattr(hopper_forward, "forward_parts", noted)
+    yield forms
+    parts_of.cache_clear()
 
 
 SHAPES = {
@@ -196,7 +399,7 @@ def test_it_is_as_good_as_plain_torch(shape, normalised, dim, taken):
 @both_kinds
 @pytest.mark.parametrize("processors", [1, 2])
 def test_programs_go_from_tile_to_tile(processors, normalised, dim, taken, monkeypatch):
-    monkeypatch.setattr(hopper, "multiprocessors", lambda device: processors)
+    monkeypatch.setattr(hopper_forward, "multiprocessors", lambda device: processors)
     held_to_plain_torch(dim, normalised, {"batch": 3, "heads": 3, "queries": 384, "keys": 256})
     assert taken
 
@@ -220,14 +423,14 @@ def _forget_the_lengths(launch):
     "plant", [_halve_the_constant, _forget_the_last_blocks, _forget_the_lengths]
 )
 def test_planted_errors_are_caught(plant, taken, monkeypatch):
-    launch_of = hopper._launch
+    launch_of = hopper_forward._launch
 
     def planted(*arguments):
         launch = launch_of(*arguments)
         plant(launch)
         return launch
 
-    monkeypatch.setattr(hopper, "_launch", planted)
+    monkeypatch.setattr(hopper_forward, "_launch", planted)
     shape = {"batch": 1, "heads": 3, "queries": 256, "keys": 640}
     with pytest.raises(AssertionError, match="allowed"):
         held_to_plain_torch(64, True, shape)
@@ -252,6 +455,42 @@ def test_many_tiles_agree_with_the_other_kernel_and_repeat(normalised, dim, take
         assert torch.equal(again, out)
         assert torch.equal(total_again, total)
     assert torch.equal(direct.run_direct(p, keep=False)[0], out)
+
+
+@on_hopper
+@both_widths
+@pytest.mark.parametrize(("batch", "heads"), [(7, 3), (2, 8), (1, 5)])
+def test_parts_give_what_the_whole_gives_on_a_card(batch, heads, dim, taken, monkeypatch):
+    monkeypatch.setattr(hopper_forward, "FREE_BYTES", 0)
+    p = normalised_problem(*random_projection(batch=batch, heads=heads, dim=dim))
+    out, total = direct.run_direct(p, keep=True)
+    assert len(taken) == 1
+    in_parts, in_parts_total = hopper_forward.run_forward(p, keep=False)
+    assert len(taken) >= 4
+    assert torch.equal(in_parts, out)
+    assert torch.equal(in_parts_total, total)
+
+
+@on_hopper
+@both_widths
+@both_kinds
+@pytest.mark.parametrize(("batch", "tokens"), [(128, 1024), (7, 16384)])
+def test_no_more_than_a_quarter_more_memory_than_softmax(batch, tokens, normalised, dim, taken):
+    q, k, v = random_projection(batch=batch, heads=8, tokens=tokens, dim=dim)
+    temperature = torch.ones(8, device="cuda")
+    options = {"algorithm": "direct", "backend": "triton"}
+
+    def taylor():
+        if normalised:
+            return taylorshift_attention(q, k, v, temperature, **options)
+        return taylor_attention(q, k, v, **options)
+
+    peaks = []
+    for call in (lambda: scaled_dot_product_attention(q, k, v), taylor):
+        call()
+        peaks.append(cuda_peak_mib(call, q.device))
+    assert taken
+    assert peaks[1] <= 1.25 * peaks[0]
 
 
 @on_hopper
