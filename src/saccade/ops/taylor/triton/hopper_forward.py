@@ -141,7 +141,7 @@ def run_forward(p: Problem, *, keep: bool) -> tuple[Tensor, Tensor] | None:
     total = p.numbers(f.batch_heads, f.queries)
     splits = key_splits(f)
     if len(parts) == 1:  # slices of everything take longer than a short launch
-        _attend(p, splits, parts[0].launch, out, total, out[f.batch :])
+        _attend(p, splits, parts[0].launch, out, total)
         return out, total
     heads = out.flatten(0, 1)
     for first, last, launch in parts:
@@ -151,7 +151,12 @@ def run_forward(p: Problem, *, keep: bool) -> tuple[Tensor, Tensor] | None:
 
 
 def _attend(
-    p: Problem, splits: int, launch: Launch, out: Tensor, total: Tensor, later: Tensor
+    p: Problem,
+    splits: int,
+    launch: Launch,
+    out: Tensor,
+    total: Tensor,
+    later: Tensor | None = None,
 ) -> None:
     """Write the output and row sums of a part; `later` is the output of those that follow."""
     unit = _room(p, later)
@@ -159,7 +164,7 @@ def _attend(
     launch(p.q, unit, p.v, p.temperature, sum_v, out, total)
 
 
-def _room(p: Problem, later: Tensor) -> Tensor:
+def _room(p: Problem, later: Tensor | None) -> Tensor:
     """Where k / |k| of a part is put: in output that comes later if it fits, else in new memory.
 
     Keys themselves where they are not normalised.
@@ -169,4 +174,6 @@ def _room(p: Problem, later: Tensor) -> Tensor:
         return p.k
     shape = (f.batch, f.heads, f.keys, f.dim)
     size = math.prod(shape)
-    return later.flatten()[:size].view(shape) if size <= later.numel() else p.new(*shape)
+    if later is None or size > later.numel():
+        return p.new(*shape)
+    return later.flatten()[:size].view(shape)
