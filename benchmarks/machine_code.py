@@ -45,6 +45,7 @@ from saccade.ops.taylor.triton.sums import row_sums, turned_shares
 SMALL_KERNELS = (
     "add_parts",
     "key_sums",
+    "prepare_keys",
     "query_gradients",
     "row_gradients",
     "unfold",

@@ -42,6 +42,12 @@ def problem_of(q, k, v, *, mask=None, temperature=None):
     return Problem.of(q, k, v, mask, temperature, 0.1, 0.5, 1.0, 1.0, normalised, "ieee")
 
 
+def normalised_problem(*qkv):
+    """TaylorShift's, each head with a temperature of its own."""
+    heads, device = qkv[0].shape[1], qkv[0].device
+    return problem_of(*qkv, temperature=torch.linspace(0.5, 4.0, heads, device=device))
+
+
 def held_to_plain_torch(dim, normalised, shape):
     run, make = (fused, draw) if not normalised else (fused_shift, draw_shift)
     plain = shift_equation if normalised else equation

@@ -1,8 +1,9 @@
 """Which kernels the direct forward launches on a Hopper that is not there, run as a program.
 
 As `stub_driver`, by whose driver it is done. Printed as JSON: for each kind of call, the kernels
-launched and, where Hopper's own is among them, its grid, what it was given for k and v, and whether
-Triton was asked.
+launched and, where Hopper's own is among them, its grid, what it was given for q, k and v, what
+was given by the pass before, and whether Triton was asked; and of a call in parts, where the keys
+of each were.
 """
 
 import json
@@ -13,7 +14,7 @@ import torch
 from triton.runtime import driver
 
 from saccade.ops.launches import Launch, compile_kernels
-from saccade.ops.taylor.triton import hopper
+from saccade.ops.taylor.triton import hopper, hopper_forward
 from saccade.ops.taylor.triton import hopper_kernels as kernels
 from saccade.ops.taylor.triton.direct import run_direct
 from saccade.ops.taylor.triton.problem import Problem
@@ -40,15 +41,36 @@ def called(p, *, keep=False):
     found = {"kernels": [launcher.name for launcher, _ in launched[before:]]}
     launcher, arguments = launched[-1]
     if launcher.name == "hopper_forward":
-        k, v = arguments[10:12]
         found |= {
             "asked": False in asked,
             "grid": arguments[:3],
-            "read": [(x.base.data_ptr(), x.shape, x.strides, x.block_shape) for x in (k, v)],
-            "given": [(x.data_ptr(), x.shape, x.stride()) for x in (p.k, p.v)],
-            "numbers": arguments[18:],
-            "total": arguments[17],
+            "read": [
+                (x.base.data_ptr(), x.shape, x.strides, x.block_shape) for x in arguments[9:12]
+            ],
+            "given": [(x.data_ptr(), x.shape, x.stride()) for x in (p.q, p.k, p.v)],
+            "prepared": launched[-2][1][11],
+            "numbers": arguments[16:],
+            "total": arguments[15],
         }
+    return found
+
+
+def in_parts(p):
+    """A call that has to do with a quarter of memory: samples, heads and place of keys of each.
+
+    Places are counted in heads of the output, None where they are elsewhere.
+    """
+    free, hopper_forward.FREE_BYTES = hopper_forward.FREE_BYTES, 0
+    before = len(launched)
+    out, _ = run_direct(p, keep=False)
+    hopper_forward.FREE_BYTES = free
+    head, found = out[0, 0].nbytes, []
+    for launcher, arguments in launched[before:]:
+        if launcher.name == "hopper_forward":
+            q, k = arguments[9:11]
+            place = (k.base.data_ptr() - out.data_ptr()) / head
+            inside = place if 0 <= place < p.form.batch_heads else None
+            found.append([q.shape[0], q.shape[1], inside, (arguments[14] - out.data_ptr()) / head])
     return found
 
 
@@ -106,13 +128,13 @@ def main():
     found |= {"first": called(plain), "again": called(plain), "other": called(problem())}
     found |= {"normalised": called(shift, keep=True), "kept": called(plain, keep=True)}
     found |= {"masked": called(problem(masked=True)), "unaligned": called(problem(skipped=1))}
-    found |= {"narrow": called(problem(32))}
+    found |= {"narrow": called(problem(32)), "in parts": in_parts(problem(normalised=True))}
 
     def rehearsed_and_called():
         compile_kernels(run_direct.__wrapped__, plain, keep=False)
         return called(plain)
 
-    for name, seen, told in obstructed(kernels, hopper.hopper_launch, rehearsed_and_called):
+    for name, seen, told in obstructed(kernels, hopper_forward.forward_parts, rehearsed_and_called):
         found[name] = seen | {"told": told}
     json.dump(found, sys.stdout, default=str)
 

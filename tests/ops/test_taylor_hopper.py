@@ -1,25 +1,32 @@
 """Hopper's own kernel of the direct forward: who takes it, and, on one, what it computes.
 
 Gluon has no interpreter: what the kernel computes is seen on a card alone. That it compiles, with
-whole products, is `test_products_stay_whole_on_hopper`.
+whole products, is `test_products_stay_whole_on_hopper`. Parts of calls: `test_taylor_hopper_parts`.
 """
+
+from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
+from saccade.bench.memory import cuda_peak_mib
 from saccade.ops import taylor_attention
+from saccade.ops.taylor import taylorshift_attention
 from tests.ops.uninterpreted import seen_by
 
 pytest.importorskip("triton")
 
-from saccade.ops.taylor.triton import direct, hopper
+from saccade.ops.taylor.triton import direct, hopper_forward
 from saccade.ops.taylor.triton import problem as problems
 from saccade.ops.taylor.triton.hopper_backward import suits_backward
+from saccade.ops.taylor.triton.hopper_forward import suits_forward
 from saccade.ops.taylor.triton.problem import form_of
 from tests.ops.hopper_calls import (
     both_kinds,
     both_widths,
     held_to_plain_torch,
+    normalised_problem,
     nowhere,
     on_hopper,
     problem_of,
@@ -28,7 +35,7 @@ from tests.ops.hopper_calls import (
 
 
 def suits(*qkv, **options):
-    return hopper.suits_hopper(problem_of(*qkv, **options).form)
+    return suits_forward(problem_of(*qkv, **options).form)
 
 
 @pytest.mark.parametrize(
@@ -56,10 +63,20 @@ def test_keys_and_queries_may_differ_in_number():
     assert not suits(q, k[:, :, :128], v[:, :, :128])
     assert not suits(q, k[:, :, :320], v[:, :, :320])
     assert not suits(q[:, :, :192], k, v)
+    q, k, v = nowhere(dim=128)
+    assert suits(q, k[:, :, :320], v[:, :, :320])
+    assert suits(q, k[:, :, :128], v[:, :, :128])
+    assert not suits(q, k[:, :, :64], v[:, :, :64])
+
+
+def test_a_series_without_s_is_left_to_the_other_kernel():
+    form = problem_of(*nowhere()).form
+    assert suits_forward(form)
+    assert not suits_forward(replace(form, b=0.0))
 
 
 both_passes = pytest.mark.parametrize(
-    "suited", [hopper.suits_hopper, suits_backward], ids=["forward", "backward"]
+    "suited", [suits_forward, suits_backward], ids=["forward", "backward"]
 )
 
 
@@ -115,7 +132,7 @@ def found():
 
 def test_a_call_is_two_launches(found):
     for call in ("first", "kept", "normalised"):
-        assert found[call]["kernels"] == ["key_sums", "hopper_forward"]
+        assert found[call]["kernels"] == ["prepare_keys", "hopper_forward"]
     assert found["first"]["grid"] == [2 * 3 * 1024 // 128, 1, 1]
 
 
@@ -125,11 +142,26 @@ def test_a_pass_without_gradients_takes_the_kernel_of_one_with_them(found):
     assert not found["kept"]["asked"]
 
 
-@pytest.mark.parametrize("call", ["first", "again", "other", "normalised", "kept"])
+@pytest.mark.parametrize("call", ["first", "again", "other", "kept"])
 def test_blocks_are_copied_out_of_the_tensors_of_the_call(found, call):
     read, given = found[call]["read"], found[call]["given"]
     assert [x[:3] for x in read] == given
-    assert all(block == [1, 1, 64, shape[-1]] for _, shape, _, block in read)
+    assert [x[3] for x in read] == [[1, 1, 64, 64], [1, 1, 128, 64], [1, 1, 128, 64]]
+
+
+def test_normalised_keys_are_those_that_the_pass_before_wrote(found):
+    q, k, v = found["normalised"]["read"]
+    given = found["normalised"]["given"]
+    assert [q[:3], v[:3]] == [given[0], given[2]]
+    assert k[0] == found["normalised"]["prepared"] != given[1][0]
+    assert k[1:3] == [[2, 3, 1024, 128], [3 * 1024 * 128, 1024 * 128, 128, 1]]
+    assert [x[3] for x in (q, k, v)] == [[1, 1, 64, 128]] * 3
+
+
+def test_normalised_keys_of_a_part_lie_in_the_output_of_the_next(found):
+    *parts, last = found["in parts"]  # samples, heads, where the keys are, where the output goes
+    assert parts == [[1, 3, 3, 0], [1, 1, 4, 3], [1, 1, 5, 4]]
+    assert last == [1, 1, None, 5]
 
 
 def test_a_second_launch_does_not_ask_triton_even_with_other_tensors(found):
@@ -141,7 +173,7 @@ def test_a_second_launch_does_not_ask_triton_even_with_other_tensors(found):
 
 
 def test_it_is_compiled_beside_the_others_without_being_launched(found):
-    assert found["rehearsed"] == ["hopper_forward", "key_sums"]
+    assert found["rehearsed"] == ["hopper_forward", "prepare_keys"]
     assert found["launched meanwhile"] == 0
 
 
@@ -161,17 +193,20 @@ def test_a_kernel_that_cannot_be_had_is_told_of_once(found, obstacle):
 
 @pytest.fixture
 def taken(monkeypatch):
-    """The forms that Hopper's kernel was launched for; launches of other tests are forgotten."""
-    forms = []
+    """The forms of calls that Hopper's kernel was launched for; launches before are forgotten."""
+    forms, parts_of = [], hopper_forward.forward_parts
 
-    def noted(f, *, rehearsed):
-        launch = hopper.hopper_launch(f, rehearsed=rehearsed)
-        return None if launch is None else lambda *tensors: forms.append(f) or launch(*tensors)
+    def noted(f, **options):
+        def launched(part):
+            return part._replace(launch=lambda *x: forms.append(f) or part.launch(*x))
 
-    hopper.hopper_launch.cache_clear()
-    monkeypatch.setattr(direct, "hopper_launch", noted)
+        parts = parts_of(f, **options)
+        return None if parts is None else [launched(part) for part in parts]
+
+    parts_of.cache_clear()
+    monkeypatch.setattr(hopper_forward, "forward_parts", noted)
     yield forms
-    hopper.hopper_launch.cache_clear()
+    parts_of.cache_clear()
 
 
 SHAPES = {
@@ -196,7 +231,7 @@ def test_it_is_as_good_as_plain_torch(shape, normalised, dim, taken):
 @both_kinds
 @pytest.mark.parametrize("processors", [1, 2])
 def test_programs_go_from_tile_to_tile(processors, normalised, dim, taken, monkeypatch):
-    monkeypatch.setattr(hopper, "multiprocessors", lambda device: processors)
+    monkeypatch.setattr(hopper_forward, "multiprocessors", lambda device: processors)
     held_to_plain_torch(dim, normalised, {"batch": 3, "heads": 3, "queries": 384, "keys": 256})
     assert taken
 
@@ -220,14 +255,14 @@ def _forget_the_lengths(launch):
     "plant", [_halve_the_constant, _forget_the_last_blocks, _forget_the_lengths]
 )
 def test_planted_errors_are_caught(plant, taken, monkeypatch):
-    launch_of = hopper._launch
+    launch_of = hopper_forward._launch
 
     def planted(*arguments):
         launch = launch_of(*arguments)
         plant(launch)
         return launch
 
-    monkeypatch.setattr(hopper, "_launch", planted)
+    monkeypatch.setattr(hopper_forward, "_launch", planted)
     shape = {"batch": 1, "heads": 3, "queries": 256, "keys": 640}
     with pytest.raises(AssertionError, match="allowed"):
         held_to_plain_torch(64, True, shape)
@@ -252,6 +287,42 @@ def test_many_tiles_agree_with_the_other_kernel_and_repeat(normalised, dim, take
         assert torch.equal(again, out)
         assert torch.equal(total_again, total)
     assert torch.equal(direct.run_direct(p, keep=False)[0], out)
+
+
+@on_hopper
+@both_widths
+@pytest.mark.parametrize(("batch", "heads"), [(7, 3), (2, 8), (1, 5)])
+def test_parts_give_what_the_whole_gives_on_a_card(batch, heads, dim, taken, monkeypatch):
+    monkeypatch.setattr(hopper_forward, "FREE_BYTES", 0)
+    p = normalised_problem(*random_projection(batch=batch, heads=heads, dim=dim))
+    out, total = direct.run_direct(p, keep=True)
+    assert len(taken) == 1
+    in_parts, in_parts_total = hopper_forward.run_forward(p, keep=False)
+    assert len(taken) >= 4
+    assert torch.equal(in_parts, out)
+    assert torch.equal(in_parts_total, total)
+
+
+@on_hopper
+@both_widths
+@both_kinds
+@pytest.mark.parametrize(("batch", "tokens"), [(128, 1024), (7, 16384)])
+def test_no_more_than_a_quarter_more_memory_than_softmax(batch, tokens, normalised, dim, taken):
+    q, k, v = random_projection(batch=batch, heads=8, tokens=tokens, dim=dim)
+    temperature = torch.ones(8, device="cuda")
+    options = {"algorithm": "direct", "backend": "triton"}
+
+    def taylor():
+        if normalised:
+            return taylorshift_attention(q, k, v, temperature, **options)
+        return taylor_attention(q, k, v, **options)
+
+    peaks = []
+    for call in (lambda: scaled_dot_product_attention(q, k, v), taylor):
+        call()
+        peaks.append(cuda_peak_mib(call, q.device))
+    assert taken
+    assert peaks[1] <= 1.25 * peaks[0]
 
 
 @on_hopper

@@ -6,8 +6,9 @@ from torch import Tensor
 
 from saccade.ops.launches import Launch, compiled_at_once, rehearsing
 from saccade.ops.taylor.triton.direct_kernels import direct_forward, direct_keys, direct_queries
-from saccade.ops.taylor.triton.hopper import hopper_launch, is_aligned
+from saccade.ops.taylor.triton.hopper import is_aligned
 from saccade.ops.taylor.triton.hopper_backward import Backward, backward_launches
+from saccade.ops.taylor.triton.hopper_forward import run_forward
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_div
 from saccade.ops.taylor.triton.rows import (
     key_coefficients,
@@ -58,15 +59,12 @@ def _keys_launch(f: Form) -> Launch:
 @compiled_at_once
 def run_direct(p: Problem, *, keep: bool) -> tuple[Tensor, Tensor | None]:
     """Output (B, H, N, E) and, where a backward pass is to follow, row sums over N (B H, N)."""
-    f = p.form
-    out = p.new(f.batch, f.heads, f.queries, f.width)
-    launch = hopper_launch(f, rehearsed=rehearsing())
-    if launch is None or not is_aligned(p):
-        return out, _run_anywhere(p, out, keep=keep)
-    keys = sum_keys(p)
-    total = p.numbers(f.batch_heads, f.queries)  # small beside heads so wide, and one kernel less
-    launch(p.q, p.k, p.v, p.temperature, keys.curves, keys.slopes, keys.sum_v, out, total)
-    return out, total if keep else None
+    done = run_forward(p, keep=keep)
+    if done is not None:
+        out, total = done
+        return out, total if keep else None
+    out = p.new(*p.q.shape[:3], p.form.width)
+    return out, _run_anywhere(p, out, keep=keep)
 
 
 def _run_anywhere(p: Problem, out: Tensor, *, keep: bool) -> Tensor | None:

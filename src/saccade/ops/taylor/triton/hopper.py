@@ -1,10 +1,5 @@
-"""The direct forward on Hopper: which calls its own kernel takes, grid and descriptors.
+"""What both passes have on Hopper: which heads its own kernels take, and how they are tried."""
 
-It takes what `hopper_kernels` wants; `direct_forward` takes everything else. Blocks of k and v are
-copied by TMA, straight out of a qkv projection if they lie there.
-"""
-
-import functools
 import importlib
 import warnings
 from collections.abc import Callable
@@ -13,16 +8,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from saccade.ops.launches import INTERPRETED, Launch
-from saccade.ops.taylor.triton.problem import (
-    KEPT_FORMS,
-    Form,
-    Problem,
-    Strides,
-    multiprocessors,
-)
+from saccade.ops.taylor.triton.problem import Form, Problem, Strides
 
-__all__ = ["attempted", "described", "has_kernels", "hopper_launch", "is_aligned", "suits_hopper"]
+__all__ = ["attempted", "described", "has_kernels", "is_aligned"]
 
 T = TypeVar("T")
 
@@ -54,18 +42,6 @@ def has_kernels(f: Form) -> bool:
     )
 
 
-def suits_hopper(f: Form) -> bool:
-    """Whether the kernel is written for such a call, and for its device."""
-    if not has_kernels(f):
-        return False
-    size = f.blocks("hopper_forward")
-    return (
-        f.queries % size.rows == 0
-        and f.keys % (2 * size.block) == 0
-        and f.keys >= size.stages * size.block
-    )
-
-
 def is_aligned(p: Problem) -> bool:
     """Whether q, k and v begin at multiples of 16 bytes."""
     return not (p.q.data_ptr() | p.k.data_ptr() | p.v.data_ptr()) & 15
@@ -90,46 +66,6 @@ def attempted(f: Form, module: str, make: Callable[[ModuleType], T]) -> T | None
         told = f"{type(error).__name__}: {error}"
         warnings.warn(f"a slower kernel takes the place of Hopper's own ({told})", stacklevel=3)
         return None
-
-
-@functools.lru_cache(maxsize=KEPT_FORMS)
-def hopper_launch(f: Form, *, rehearsed: bool) -> Launch | None:
-    """The launch for a form, compiled unless it is only to be noted; None where there is none."""
-    if INTERPRETED or not suits_hopper(f):
-        return None
-    half, single = torch.bfloat16, torch.float32
-    temperature = single if f.normalised else half
-
-    def made(kernels: ModuleType) -> Launch:
-        launch = _launch(f, kernels)
-        if not rehearsed:
-            launch.compile((half, half, half, temperature, half, half, single, half, single))
-        return launch
-
-    return attempted(f, "hopper_kernels", made)
-
-
-def _launch(f: Form, kernels: ModuleType) -> Launch:
-    size = f.blocks("hopper_forward")
-    tiles = f.queries // size.rows * f.batch_heads
-    coefficients = (f.scale, 1 / f.keys, f.a, f.b, f.c, f.floor, f.lift)
-    numbers = (f.heads, f.queries, f.keys, tiles, *f.q_stride[:3], *coefficients)
-    constants = {
-        "DIM": f.dim,
-        "ROWS": size.rows,
-        "BLOCK": size.block,
-        "SLOTS": size.stages,
-        "NORMALIZE": f.normalised,
-        **size.options(),
-    }
-    grid = (min(tiles, size.resident * multiprocessors(f.device)),)
-    block = kernels.block_descriptor
-    shape = [f.batch, f.heads, f.keys, f.dim]
-    descriptors = {
-        1: described(block(f.dtype, shape, list(f.k_stride), size.block)),
-        2: described(block(f.dtype, shape, list(f.v_stride), size.block)),
-    }
-    return Launch(kernels.hopper_forward, grid, numbers, constants, descriptors)
 
 
 def described(descriptor: Any) -> Callable[[Any], Any]:

@@ -1,22 +1,34 @@
-"""The direct forward for Hopper, in Gluon: programs that stay, products that run on.
+"""The direct forward for Hopper, in Gluon: a warp that copies, two warpgroups that compute.
 
-x, k, v, s, o and z are as in `direct_kernels`; w is w' there, b s + a s^2.
+k, v, o and z are as in `direct_kernels`. Queries are taken as they are, s = q.k, TaylorShift's keys
+come as k / |k| (`prepare_keys`), and a weight less its constant is
 
-A program takes every n-th tile of ROWS queries, n programs being at once. The blocks of keys and
-values that its tiles meet are one sequence, copied by TMA, and step g of it
+    w' = gain (s + curve s^2),    curve = a alpha / b,    gain = b alpha
 
-    issues  s_{g+1} = x k_{g+1}^T  and  o += w_g v_g,
-    starts to copy what step g + SLOTS - 2 wants,
-    and forms w_{g+1} as soon as s_{g+1} is there, while w_g v_g runs on
+alpha being a factor of the row: the scale, with TaylorShift times t / |q|. w is s + curve s^2, and
+the gain is multiplied in when a tile is done.
 
-where block g + 1 may be the next tile's first. So arithmetic and products overlap, and no tile but
-the first waits for what it loads. At step g nobody reads blocks g - 1 of k and g - 2 of v any more,
-whose place is taken: each warp has waited for its s_g, and so for w_{g-2} v_{g-2}, before all meet
-in `copy_next`.
+A program takes every n-th tile of ROWS queries, n programs being at once, and each of its two
+warpgroups half of a tile's rows. The blocks of keys and values that its tiles meet are one
+sequence. For each of them a warpgroup
 
-Wants bfloat16, D = E, no mask, whole tiles, an even number of blocks, SLOTS of them or more, and
-SLOTS a power of two. Gluon changes its names between releases of Triton: those of 3.6 and 3.9 are
-known, and whoever imports this is prepared for it to fail.
+    forms   w_g = t_g u_g,  t_g = s_g and u_g = 1 + curve s_g, when all before is done,
+    issues  s_{g+1} = q k_{g+1}^T  and  o += w_g v_g,
+    and forms t_{g+1} and u_{g+1} as soon as s_{g+1} is there, while w_g v_g runs on
+
+where block g + 1 may be the next tile's first. w_g is written where no product in flight reads it,
+so one copy of the loop will do. Warpgroups wait for copies and not for each other, and drift apart:
+one has products in flight while the other has none.
+
+Block g of k and of v lies in slot g % SLOTS, the queries of a program's i-th tile in slot i % 2. A
+slot is full when its copy, by TMA, has landed, and empty when both warpgroups have arrived: with k
+after s_g, with v after w_g v_g, with queries after the tile has been waited for. The warp that
+copies waits for a slot to be empty before it fills it, so nothing is overwritten that is read. A
+barrier's phase goes 0, 1, 0, ... as it is completed; to wait for phase 1 of a fresh one is to pass.
+
+Wants bfloat16, D = E, no mask, b other than 0, whole tiles and blocks, two blocks or more, four
+warps, which are those of one warpgroup. Gluon changes its names between releases of Triton: those
+of 3.6 and 3.9 are known, and whoever imports this is prepared for it to fail.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -36,6 +48,7 @@ from triton.runtime import MockTensor
 
 from saccade.ops.taylor.triton.blocks import NORM_EPS
 from saccade.ops.taylor.triton.scores import FUSED, PAIR
+from saccade.ops.taylor.triton.split_warps import split_warps
 
 __all__ = ["block_descriptor", "hopper_forward"]
 
@@ -84,13 +97,6 @@ def line(x, a, b):
 
 
 @gluon.jit
-def weights(s, curve, slope):
-    """slope s + curve s^2 in bfloat16."""
-    s = gl.inline_asm_elementwise(PAIR, "=r,r,r", [s], dtype=gl.bfloat16, is_pure=True, pack=2)
-    return line(s, line(s, curve, slope), -0.0)
-
-
-@gluon.jit
 def eighths(w):
     """For each row the sums of every eighth of its columns."""
     for _ in gl.static_range(5):
@@ -126,53 +132,6 @@ def head_of(tile, tiles, per_head, heads):
 
 
 @gluon.jit
-def load_queries(
-    q_ptr, tile, tiles, per_head, heads, qb, qh, qn, ROWS: gl.constexpr, DIM: gl.constexpr
-):
-    """The rows of a tile as they are, of the last one where there is none."""
-    sample, head = head_of(tile, tiles, per_head, heads)
-    first = gl.minimum(tile, tiles - 1) % per_head * ROWS
-    base = q_ptr + sample.to(gl.int64) * qb + head.to(gl.int64) * qh + first.to(gl.int64) * qn
-    return gl.load(row_pointers(base, qn, ROWS, DIM))
-
-
-@gluon.jit
-def scaled(x, temperature_ptr, head, scale, NORMALIZE: gl.constexpr):
-    """alpha x of a tile's rows."""
-    x = x.to(gl.float32)
-    if NORMALIZE:
-        factor = scale * gl.load(temperature_ptr + head)
-        x *= (factor / gl.maximum(gl.sqrt(gl.sum(x * x, axis=1)), NORM_EPS))[:, None]
-    else:
-        x *= scale
-    return x.to(gl.bfloat16)
-
-
-@gluon.jit
-def copy_next(i, exists, cursor, coming, tensors, buffers, keys):
-    """Start to copy block i - 1 of v, where the cursor is, and block i of k, where it goes.
-
-    The cursor is (sample, head, row); `coming` has sample and head of the tile after the cursor's.
-    """
-    k_desc, v_desc = tensors
-    ks, vs, k_full, v_full = buffers
-    slot = i & (ks.shape[0] - 1)
-    k_here, v_here = k_full.index(slot), v_full.index(slot)
-    mbarrier.expect(k_here, k_desc.block_type.nbytes, pred=exists)
-    mbarrier.expect(v_here, v_desc.block_type.nbytes, pred=exists)
-    all_warps_here()
-    sample, head, row = cursor
-    copy_block(v_desc, [sample, head, row, 0], v_here, vs.index(slot), pred=exists)
-    row += ks.shape[3]
-    ended = row == keys
-    sample = gl.where(ended, coming[0], sample)
-    head = gl.where(ended, coming[1], head)
-    row = gl.where(ended, 0, row)
-    copy_block(k_desc, [sample, head, row, 0], k_here, ks.index(slot), pred=exists)
-    return sample, head, row
-
-
-@gluon.jit
 def start_scores(x, k, SCORES: gl.constexpr):
     """x k^T, left in flight; k is (1, 1, BLOCK, D) in shared memory."""
     ROWS: gl.constexpr = x.shape[0]
@@ -183,132 +142,251 @@ def start_scores(x, k, SCORES: gl.constexpr):
 
 
 @gluon.jit
-def coefficients_of(table_row, coefficients, NORMALIZE: gl.constexpr, SCORES: gl.constexpr):
-    """Those of s^2 and s for a block of keys."""
-    curves_ptr, slopes_ptr, a, b = coefficients
+def halfway(s, curve):
+    """t and u in bfloat16."""
+    t = gl.inline_asm_elementwise(PAIR, "=r,r,r", [s], dtype=gl.bfloat16, is_pure=True, pack=2)
+    return t, line(t, curve, 1.0)
+
+
+@gluon.jit
+def next_slot(slot, phase, SLOTS: gl.constexpr):
+    """The slot after this one, and its phase."""
+    slot += 1
+    return gl.where(slot == SLOTS, 0, slot), gl.where(slot == SLOTS, 1 - phase, phase)
+
+
+@gluon.jit
+def copy_queries(q_desc, tile, slot, phase, xs, x_full, x_empty, tiles, per_head, heads):
+    """Copy both halves of a tile's queries, of the last one where there is none."""
+    HALF: gl.constexpr = xs.shape[3]
+    sample, head = head_of(tile, tiles, per_head, heads)
+    row = gl.minimum(tile, tiles - 1) % per_head * (2 * HALF)
+    mbarrier.wait(x_empty.index(slot), phase)
+    mbarrier.expect(x_full.index(slot), 2 * q_desc.block_type.nbytes)
+    copy_block(q_desc, [sample, head, row, 0], x_full.index(slot), xs.index(2 * slot))
+    copy_block(q_desc, [sample, head, row + HALF, 0], x_full.index(slot), xs.index(2 * slot + 1))
+
+
+@gluon.jit
+def copy_rows(desc, place, slot, phase, buffers, full, empty):
+    """Copy a block of keys or values into a slot once it is empty."""
+    mbarrier.wait(empty.index(slot), phase)
+    mbarrier.expect(full.index(slot), desc.block_type.nbytes)
+    copy_block(desc, place, full.index(slot), buffers.index(slot))
+
+
+@gluon.jit
+def copy_all(tensors, buffers, places):
+    """All that a program's tiles take, by one warp."""
+    q_desc, k_desc, v_desc = tensors
+    xs, ks, vs, x_full, k_full, v_full, x_empty, k_empty, v_empty = buffers
+    begin, programs, tiles, per_head, heads, keys = places
+    slot, phase = begin * 0, begin * 0 + 1
+    x_slot, x_phase = begin * 0 + 1, begin * 0 + 1
+    copy_queries(q_desc, begin, 0, 1, xs, x_full, x_empty, tiles, per_head, heads)
+    for tile in range(begin, tiles, programs):
+        sample, head = head_of(tile, tiles, per_head, heads)
+        for row in range(0, keys, ks.shape[3]):
+            copy_rows(k_desc, [sample, head, row, 0], slot, phase, ks, k_full, k_empty)
+            copy_rows(v_desc, [sample, head, row, 0], slot, phase, vs, v_full, v_empty)
+            slot, phase = next_slot(slot, phase, ks.shape[0])
+        copy_queries(
+            q_desc, tile + programs, x_slot, x_phase, xs, x_full, x_empty, tiles, per_head, heads
+        )
+        x_slot, x_phase = next_slot(x_slot, x_phase, 2)
+    # The step from the last tile to one that does not exist takes a block of keys as well.
+    sample, head = head_of(tiles, tiles, per_head, heads)
+    copy_rows(k_desc, [sample, head, 0, 0], slot, phase, ks, k_full, k_empty)
+
+
+@gluon.jit
+def row_factor(x, head, temperature_ptr, scale, NORMALIZE: gl.constexpr, SUMS: gl.constexpr):
+    """alpha of each row, x being (1, 1, rows, D) in shared memory; a number where all have one."""
+    alpha = scale
     if NORMALIZE:
-        a = load_table(curves_ptr, table_row, SCORES.instr_shape[1], SCORES)
-        b = load_table(slopes_ptr, table_row, SCORES.instr_shape[1], SCORES)
-    return a, b
+        LAYOUT: gl.constexpr = rows_layout(x.shape[3], gl.num_warps())
+        x = x.reshape([x.shape[2], x.shape[3]]).load(LAYOUT).to(gl.float32)
+        length = gl.maximum(gl.sqrt(gl.sum(x * x, axis=1)), NORM_EPS)
+        alpha = gl.convert_layout(scale * gl.load(temperature_ptr + head) / length, SUMS)
+    return alpha
+
+
+@gluon.jit
+def curve_of(alpha, ratio, NORMALIZE: gl.constexpr, SCORES: gl.constexpr):
+    """The coefficient of s^2 beside 1 for s, ratio being a / b."""
+    curve = (ratio * alpha).to(gl.bfloat16)
+    if NORMALIZE:
+        curve = gl.convert_layout(curve, gl.SliceLayout(1, SCORES))[:, None]
+    return curve
 
 
 @gluon.jit
 def step(
-    g, last, x, w, acc, cursor, coming, table_row, tensors, buffers, keys, coefficients,
-    NORMALIZE: gl.constexpr, SCORES: gl.constexpr,
+    x, t, u, acc, at, inner, curve, following, buffers,
+    LATE: gl.constexpr, SCORES: gl.constexpr, OPERAND: gl.constexpr,
 ):  # fmt: skip
-    """Issue s_{g+1} and w_g v_g; w_{g+1}, o, the sums of w_{g+1}, and where the cursor went."""
-    ks, vs, k_full, v_full = buffers
-    SLOTS: gl.constexpr = ks.shape[0]
-    slot, phase = (g + 1) & (SLOTS - 1), ((g + 1) & SLOTS) // SLOTS
-    curve, slope = coefficients_of(table_row, coefficients, NORMALIZE, SCORES)
-    mbarrier.wait(k_full.index(slot), phase)
-    mbarrier.wait(v_full.index(slot), phase)
-    s = start_scores(x, ks.index(slot), SCORES)
-    acc = warpgroup_mma(w, vs.index(slot).reshape([vs.shape[3], vs.shape[4]]), acc, is_async=True)
-    i = g + SLOTS - 1
-    cursor = copy_next(i, i <= last, cursor, coming, tensors, buffers, keys)
-    following = weights(warpgroup_mma_wait(1, [s]), curve, slope)
-    return gl.convert_layout(following, w.type.layout), acc, eighths(following), cursor
+    """Issue s of the next block and w v of this; the next t and u, o, the sums of w, new slots.
+
+    Args:
+        x: Queries of the next block's tile.
+        t: Of this block.
+        u: Likewise; any tensor where LATE, and formed from t here: two are too many to keep.
+        acc: o, still in flight.
+        at: Slot and phase of the next block of k, and of this one of v.
+        inner: Whether the block before this one has the same tile.
+        curve: That of this block's tile.
+        following: That of the next block's.
+        buffers: As in `hopper_forward`.
+        LATE: Where blocks have 128 keys.
+        SCORES: Layout of s.
+        OPERAND: Layout of w, as the left of a product.
+    """
+    _, ks, vs, _, k_full, v_full, _, k_empty, v_empty = buffers
+    k_slot, k_phase, v_slot, v_phase = at
+    acc = warpgroup_mma_wait(0, [acc])
+    before = gl.where(v_slot == 0, vs.shape[0] - 1, v_slot - 1)
+    mbarrier.arrive(v_empty.index(before), count=1, pred=inner)
+    mbarrier.wait(k_full.index(k_slot), k_phase)
+    mbarrier.wait(v_full.index(v_slot), v_phase)
+    if LATE:
+        u = line(t, curve, 1.0)
+    w = line(t, u, -0.0)
+    s = start_scores(x, ks.index(k_slot), SCORES)
+    v = vs.index(v_slot).reshape([vs.shape[3], vs.shape[4]])
+    acc = warpgroup_mma(gl.convert_layout(w, OPERAND), v, acc, is_async=True)
+    part = gl.convert_layout(eighths(w), SCORES, assert_trivial=True)
+    s = warpgroup_mma_wait(1, [s])
+    mbarrier.arrive(k_empty.index(k_slot), count=1)
+    t, u = halfway(s, following)
+    if LATE:
+        u = t
+    k_slot, k_phase = next_slot(k_slot, k_phase, ks.shape[0])
+    v_slot, v_phase = next_slot(v_slot, v_phase, vs.shape[0])
+    return t, u, acc, part, (k_slot, k_phase, v_slot, v_phase)
 
 
-@gluon.jit(do_not_specialize=["heads", "tiles"])
-def hopper_forward(
-    q_ptr, k_desc, v_desc, temperature_ptr, curves_ptr, slopes_ptr, sum_v_ptr, out_ptr, total_ptr,
-    heads, queries, keys, tiles, qb, qh, qn, scale, over, a, b, c, floor, lift,
-    DIM: gl.constexpr, ROWS: gl.constexpr, BLOCK: gl.constexpr, SLOTS: gl.constexpr,
-    NORMALIZE: gl.constexpr,
-):  # fmt: skip
-    """o and z of tiles of queries."""
+@gluon.jit
+def finish(acc, sums, gain, bh, row, pointers, numbers, OUT: gl.constexpr):
+    """Write o and z of rows from `row` on."""
+    sum_v_ptr, out_ptr, total_ptr = pointers
+    over, c, floor, lift = numbers
+    ROWS: gl.constexpr = acc.shape[0]
+    DIM: gl.constexpr = acc.shape[1]
+    SUMS: gl.constexpr = gl.SliceLayout(1, OUT)
+    gain = gain * over
+    z = gl.maximum(gl.convert_layout(gl.sum(sums, axis=1), SUMS) * gain + c, floor)
+    z = gl.where(z > 0, z, 1.0)
+    share = lift / z
+    constant = c * over * gl.load(sum_v_ptr + bh * DIM + gl.arange(0, DIM, gl.SliceLayout(0, OUT)))
+    o = acc * (share * gain)[:, None] + constant[None, :] * share[:, None]
+    o = gl.convert_layout(o.to(gl.bfloat16), rows_layout(DIM, gl.num_warps()))
+    gl.store(row_pointers(out_ptr + row * DIM, DIM, ROWS, DIM), o)
+    gl.store(total_ptr + row + gl.arange(0, ROWS, SUMS), z)
+
+
+@gluon.jit
+def attend(which, pointers, buffers, places, numbers, NORMALIZE: gl.constexpr):
+    """o and z of one half of each tile's rows, by a warpgroup."""
+    temperature_ptr, sum_v_ptr, out_ptr, total_ptr = pointers
+    xs, ks, _, x_full, k_full, _, x_empty, k_empty, v_empty = buffers
+    begin, programs, tiles, per_head, heads, keys = places
+    scale, over, ratio, b, c, floor, lift = numbers
+    BLOCK: gl.constexpr = ks.shape[3]
+    DIM: gl.constexpr = ks.shape[4]
+    ROWS: gl.constexpr = xs.shape[3]
+    LATE: gl.constexpr = BLOCK == 128
     W: gl.constexpr = gl.num_warps()
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [W, 1], [16, BLOCK, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [W, 1], [16, DIM, 16])
     OPERAND: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     SUMS: gl.constexpr = gl.SliceLayout(1, OUT)
 
-    begin, programs = gl.program_id(0), gl.num_programs(0)
-    blocks, per_head = keys // BLOCK, queries // ROWS
-    last = (tiles - begin + programs - 1) // programs * blocks  # there is no k of that number
-    ks = gl.allocate_shared_memory(gl.bfloat16, [SLOTS, 1, 1, BLOCK, DIM], k_desc.layout)
-    vs = gl.allocate_shared_memory(gl.bfloat16, [SLOTS, 1, 1, BLOCK, DIM], v_desc.layout)
-    xs = gl.allocate_shared_memory(gl.bfloat16, [2, ROWS, DIM], operand_layout(2))
-    # One barrier for both would have Triton put all warps in step between the copies.
-    k_full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
-    v_full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(SLOTS):
-        mbarrier.init(k_full.index(i), count=1)
-        mbarrier.init(v_full.index(i), count=1)
-    fence_async_shared()
-    all_warps_here()
-    tensors, buffers = (k_desc, v_desc), (ks, vs, k_full, v_full)
-    coefficients = curves_ptr, slopes_ptr, a, b
-
-    # Slot i takes block i of k and i - 1 of v, and so on round.
-    sample, head = head_of(begin, tiles, per_head, heads)
-    coming = head_of(begin + programs, tiles, per_head, heads)
-    mbarrier.expect(k_full.index(0), k_desc.block_type.nbytes)
-    mbarrier.arrive(v_full.index(0), count=1)  # there is no block -1
-    all_warps_here()
-    copy_block(k_desc, [sample, head, 0, 0], k_full.index(0), ks.index(0))
-    cursor = sample, head, begin * 0
-    for i in gl.static_range(1, SLOTS - 1):
-        cursor = copy_next(i, True, cursor, coming, tensors, buffers, keys)
-    # x of this tile and of the next.
-    for i in gl.static_range(2):
-        tile = begin + i * programs
-        x = load_queries(q_ptr, tile, tiles, per_head, heads, qb, qh, qn, ROWS, DIM)
-        head = head_of(tile, tiles, per_head, heads)[1]
-        xs.index(i).store(scaled(x, temperature_ptr, head, scale, NORMALIZE))
-    fence_async_shared()
-
-    table_row = begin // per_head * keys
-    curve, slope = coefficients_of(table_row, coefficients, NORMALIZE, SCORES)
+    zero = begin * 0
+    mbarrier.wait(x_full.index(0), 0)
     mbarrier.wait(k_full.index(0), 0)
-    s = warpgroup_mma_wait(0, [start_scores(xs.index(0), ks.index(0), SCORES)])
-    w = weights(s, curve, slope)
-    sums = eighths(w)
-    w = gl.convert_layout(w, OPERAND)
-
-    g, mine = begin * 0, begin * 0
+    head = head_of(begin, tiles, per_head, heads)[1]
+    alpha = row_factor(xs.index(which), head, temperature_ptr, scale, NORMALIZE, SUMS)
+    curve = curve_of(alpha, ratio, NORMALIZE, SCORES)
+    x = xs.index(which).reshape([ROWS, DIM])
+    s = warpgroup_mma_wait(0, [start_scores(x, ks.index(0), SCORES)])
+    mbarrier.arrive(k_empty.index(0), count=1)
+    t, u = halfway(s, curve)
+    if LATE:
+        u = t
+    at = (zero + 1, zero, zero, zero)
+    # Slots of queries hold both halves; `fill` is the phase of the other one.
+    mine, other, fill = which, which + 2, zero
     for tile in range(begin, tiles, programs):
         acc = warpgroup_mma_init(gl.zeros([ROWS, DIM], gl.float32, OUT))
-        coming = head_of(tile + programs, tiles, per_head, heads)
-        # blocks - 1 steps to blocks of this tile, two at a time but for the last of them.
-        for _ in range(0, blocks - 2, 2):
-            for _ in gl.static_range(2):
-                table_row += BLOCK
-                w, acc, part, cursor = step(
-                    g, last, xs.index(mine), w, acc, cursor, coming, table_row,
-                    tensors, buffers, keys, coefficients, NORMALIZE, SCORES,
-                )  # fmt: skip
-                sums += part
-                g += 1
-        w, acc, part, cursor = step(
-            g, last, xs.index(mine), w, acc, cursor, coming, table_row + BLOCK,
-            tensors, buffers, keys, coefficients, NORMALIZE, SCORES,
-        )  # fmt: skip
+        sums = gl.zeros([ROWS, 8], gl.float32, SCORES)
+        for block in range(keys // BLOCK - 1):
+            x = xs.index(mine).reshape([ROWS, DIM])
+            t, u, acc, part, at = step(
+                x, t, u, acc, at, block != 0, curve, curve, buffers, LATE, SCORES, OPERAND
+            )
+            sums += part
+        # And the step to the first block of the next tile.
+        mbarrier.wait(x_full.index(other // 2), fill)
+        head = head_of(tile + programs, tiles, per_head, heads)[1]
+        following = row_factor(xs.index(other), head, temperature_ptr, scale, NORMALIZE, SUMS)
+        before, curve = curve, curve_of(following, ratio, NORMALIZE, SCORES)
+        x, v_slot = xs.index(other).reshape([ROWS, DIM]), at[2]
+        t, u, acc, part, at = step(
+            x, t, u, acc, at, True, before, curve, buffers, LATE, SCORES, OPERAND
+        )
         sums += part
-        # And one to the first block of the next.
-        table_row = gl.minimum(tile + programs, tiles - 1) // per_head * keys
-        w, acc, part, cursor = step(
-            g + 1, last, xs.index(1 - mine), w, acc, cursor, coming, table_row,
-            tensors, buffers, keys, coefficients, NORMALIZE, SCORES,
-        )  # fmt: skip
-        g += 2
-        after = tile + 2 * programs
-        x = load_queries(q_ptr, after, tiles, per_head, heads, qb, qh, qn, ROWS, DIM)
-        o = warpgroup_mma_wait(0, [acc])
-        z = gl.maximum(gl.convert_layout(gl.sum(sums, axis=1), SUMS) * over + c, floor)
-        z = gl.where(z > 0, z, 1.0)
-        sums = part
+        acc = warpgroup_mma_wait(0, [acc])
+        if NORMALIZE:
+            fence_async_shared()  # threads have read queries, whose slot a copy is to write
+        mbarrier.arrive(v_empty.index(v_slot), count=1)
+        mbarrier.arrive(x_empty.index(mine // 2), count=1)
         bh = (tile // per_head).to(gl.int64)
-        row = bh * queries + tile % per_head * ROWS
-        constant = c * gl.load(sum_v_ptr + bh * DIM + gl.arange(0, DIM, gl.SliceLayout(0, OUT)))
-        o = (o + constant[None, :]) * (lift * over / z)[:, None]
-        o = gl.convert_layout(o.to(gl.bfloat16), rows_layout(DIM, W))
-        gl.store(row_pointers(out_ptr + row * DIM, DIM, ROWS, DIM), o)
-        gl.store(total_ptr + row + gl.arange(0, ROWS, SUMS), z)
-        head = head_of(after, tiles, per_head, heads)[1]
-        xs.index(mine).store(scaled(x, temperature_ptr, head, scale, NORMALIZE))
-        fence_async_shared()
-        mine = 1 - mine
+        row = bh * (per_head * 2 * ROWS) + tile % per_head * (2 * ROWS) + which * ROWS
+        written, constants = (sum_v_ptr, out_ptr, total_ptr), (over, c, floor, lift)
+        finish(acc, sums, b * alpha, bh, row, written, constants, OUT)
+        alpha = following
+        # Slot 1 is filled first, then 0 and 1 for the second time, and so on.
+        fill = gl.where(mine < 2, 1 - fill, fill)
+        mine, other = other, mine
+
+
+@gluon.jit
+def full_and_empty(SLOTS: gl.constexpr):
+    """Barriers of slots: one copy fills them, two warpgroups leave them."""
+    full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(SLOTS):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=2)
+    return full, empty
+
+
+@gluon.jit(do_not_specialize=["heads", "tiles"])
+def hopper_forward(
+    q_desc, k_desc, v_desc, temperature_ptr, sum_v_ptr, out_ptr, total_ptr,
+    heads, queries, keys, tiles, scale, over, ratio, b, c, floor, lift,
+    DIM: gl.constexpr, ROWS: gl.constexpr, BLOCK: gl.constexpr, SLOTS: gl.constexpr,
+    NORMALIZE: gl.constexpr,
+):  # fmt: skip
+    """o and z of tiles of queries."""
+    ks = gl.allocate_shared_memory(gl.bfloat16, [SLOTS, 1, 1, BLOCK, DIM], k_desc.layout)
+    vs = gl.allocate_shared_memory(gl.bfloat16, [SLOTS, 1, 1, BLOCK, DIM], v_desc.layout)
+    xs = gl.allocate_shared_memory(gl.bfloat16, [4, 1, 1, ROWS // 2, DIM], q_desc.layout)
+    x_full, x_empty = full_and_empty(2)
+    k_full, k_empty = full_and_empty(SLOTS)
+    v_full, v_empty = full_and_empty(SLOTS)
+    fence_async_shared()
+    all_warps_here()
+    begin = gl.program_id(0)
+    places = (begin, gl.num_programs(0), tiles, queries // ROWS, heads, keys)
+    buffers = (xs, ks, vs, x_full, k_full, v_full, x_empty, k_empty, v_empty)
+    pointers = (temperature_ptr, sum_v_ptr, out_ptr, total_ptr)
+    numbers = (scale, over, ratio, b, c, floor, lift)
+    split_warps(
+        [
+            (attend, (begin * 0, pointers, buffers, places, numbers, NORMALIZE)),
+            (attend, (begin * 0 + 1, pointers, buffers, places, numbers, NORMALIZE)),
+            (copy_all, ((q_desc, k_desc, v_desc), buffers, places)),
+        ],
+        [4, 1],
+    )

@@ -29,6 +29,7 @@ __all__ = [
     "multiprocessors",
     "operands_of",
     "power_of_two",
+    "resized",
     "tile_pairs",
 ]
 
@@ -256,9 +257,10 @@ def form_of(q_shape: tuple[int, ...], v_shape: tuple[int, ...], *rest: Any) -> F
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
-def _with_batch(form: Form, batch: int) -> Form:
-    """The form of so many samples, the same object every time."""
-    return replace(form, batch=batch)
+def resized(form: Form, batch: int, heads: int) -> Form:
+    """The form of so many samples and heads, the same object every time."""
+    same = (form.batch, form.heads) == (batch, heads)
+    return form if same else replace(form, batch=batch, heads=heads)
 
 
 class Problem(NamedTuple):
@@ -307,9 +309,21 @@ class Problem(NamedTuple):
     def of_samples(self, some: slice) -> "Problem":
         """The problem of some samples."""
         q, k, v = self.q[some], self.k[some], self.v[some]
-        form = _with_batch(self.form, q.shape[0])
+        form = resized(self.form, q.shape[0], self.form.heads)
         mask = self.key_mask[some] if form.masked else q
         return Problem(q, k, v, mask, self.temperature, form)
+
+    def of_heads(self, first: int, last: int) -> "Problem":
+        """The problem of some heads, those of one sample after another: whole samples, or one's."""
+        f, (sample, head) = self.form, divmod(first, self.form.heads)
+        samples = self.of_samples(slice(sample, max(sample + 1, last // f.heads)))
+        if samples.form.batch_heads == last - first:
+            return samples
+        some = slice(head, head + last - first)
+        q, k, v = (x[:, some] for x in samples[:3])
+        mask = samples.key_mask if f.masked else q
+        temperature = self.temperature[some].clone() if f.normalised else q  # aligned again
+        return Problem(q, k, v, mask, temperature, resized(f, 1, last - first))
 
     def shares(self) -> Tensor:
         """(B,) float32: the share of the keys that a sample attends to; any tensor where all."""

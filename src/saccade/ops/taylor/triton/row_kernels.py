@@ -18,7 +18,7 @@ from saccade.ops.taylor.triton.blocks import (
     table_place,
 )
 
-__all__ = ["key_sums", "quotient", "row_gradients", "weighted_row_gradients"]
+__all__ = ["key_sums", "prepare_keys", "quotient", "row_gradients", "weighted_row_gradients"]
 
 
 @triton.jit
@@ -50,6 +50,38 @@ def key_sums(
         dtype = curves_ptr.dtype.element_ty
         tl.store(curves_ptr + place, (a * alpha * alpha).to(dtype))
         tl.store(slopes_ptr + place, (b * alpha).to(dtype))
+
+
+@triton.jit(do_not_specialize=["heads"])
+def prepare_keys(
+    k_ptr, v_ptr, unit_ptr, sums_ptr, heads, keys, per_split, kb, kh, kn, vb, vh, vn,
+    DIM: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr, NORMALIZE: tl.constexpr,
+):  # fmt: skip
+    """The sum of v over some keys of a head; k / |k| where keys are normalised.
+
+    D = E, all columns lie side by side, strides are multiples of 8 and splits of ROWS.
+    """
+    kb, kh, kn, vb, vh, vn = multiples((kb, kh, kn, vb, vh, vn), 8)
+    split, bh = tl.program_id(0), tl.program_id(1)
+    first = (split * per_split).to(tl.int64)
+    rows, cols = tl.arange(0, ROWS)[:, None], tl.arange(0, DIM)[None, :]
+    k_at = k_ptr + head_offset(bh, heads, kb, kh) + first * kn + rows * kn + cols
+    v_at = v_ptr + head_offset(bh, heads, vb, vh) + first * vn + rows * vn + cols
+    unit_at = unit_ptr + (bh.to(tl.int64) * keys + first) * DIM + rows * DIM + cols
+    sums = tl.zeros([ROWS, DIM], tl.float32)
+    for _ in tl.range(0, per_split, ROWS, num_stages=STAGES):
+        if NORMALIZE:
+            k = tl.load(k_at).to(tl.float32)
+            sums += tl.load(v_at)
+            k *= row_factors(k, 1.0, True)[:, None]
+            tl.store(unit_at, k.to(unit_ptr.dtype.element_ty))
+        else:
+            sums += tl.load(v_at)
+        k_at += ROWS * kn
+        v_at += ROWS * vn
+        unit_at += ROWS * DIM
+    slot = bh.to(tl.int64) * tl.num_programs(0) + split
+    tl.store(sums_ptr + slot * DIM + tl.arange(0, DIM), tl.sum(sums, axis=0))
 
 
 @triton.jit

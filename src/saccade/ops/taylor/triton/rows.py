@@ -14,9 +14,11 @@ from saccade.ops.taylor.triton.problem import (
     Strides,
     ceil_div,
     grain_of,
+    multiprocessors,
 )
 from saccade.ops.taylor.triton.row_kernels import (
     key_sums,
+    prepare_keys,
     row_gradients,
     weighted_row_gradients,
 )
@@ -25,9 +27,11 @@ __all__ = [
     "KeySums",
     "Weighted",
     "key_coefficients",
+    "key_splits",
     "quotient_gradients",
     "sum_keys",
     "temperature_gradient",
+    "unit_keys",
     "weighted_gradients",
 ]
 
@@ -168,6 +172,41 @@ def key_coefficients(p: Problem) -> tuple[Tensor, Tensor]:
         launch = _key_sums_launch(p.form, values=False)
         launch(p.k, p.v, p.key_mask, curves, slopes, curves)
     return curves, slopes
+
+
+@functools.lru_cache(maxsize=KEPT_FORMS)
+def key_splits(f: Form) -> int:
+    """Among how many programs `unit_keys` splits the keys of a head: no more than run at once."""
+    size, splits = f.blocks("prepare_keys"), 1
+    most = size.resident * multiprocessors(f.device) // (2 * f.batch_heads)
+    while splits <= most and f.keys % (2 * splits * size.block) == 0:
+        splits *= 2
+    return splits
+
+
+@functools.lru_cache(maxsize=KEPT_FORMS)
+def _prepare_launch(f: Form, splits: int) -> Launch:
+    size = f.blocks("prepare_keys")
+    constants = {
+        "DIM": f.dim,
+        "ROWS": size.rows,
+        "STAGES": size.stages,
+        "NORMALIZE": f.normalised,
+        **size.options(),
+    }
+    numbers = (f.heads, f.keys, f.keys // splits, *f.k_stride[:3], *f.v_stride[:3])
+    return Launch(prepare_keys, (splits, f.batch_heads), numbers, constants)
+
+
+def unit_keys(p: Problem, splits: int, unit: Tensor) -> Tensor:
+    """The sum of values (B H, E); k / |k| is written where told if keys are normalised.
+
+    The last bits of sums depend on the splits, which are those of a whole call in all its parts.
+    """
+    f = p.form
+    sums = p.numbers(f.batch_heads, splits, f.width)
+    _prepare_launch(f, splits)(p.k, p.v, unit, sums)
+    return _added(sums)
 
 
 def _coefficient_tables(p: Problem) -> tuple[Tensor, Tensor]:

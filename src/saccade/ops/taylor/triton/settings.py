@@ -24,8 +24,9 @@ class Blocks(NamedTuple):
         rows: Rows a program; 0 for sums over rows, which go over all of a part. For `moments`,
             the height of products that the matrix unit wants, 0 where any will do.
         block: Length of a step of the inner loop; for `values` and `gradients`, how many of a
-            tile's 16 columns a step takes.
-        warps: Warps a program.
+            tile's 16 columns a step takes; for `prepare_keys`, whose steps are of `rows`, the
+            fewest rows of a program.
+        warps: Warps a program; for `hopper_forward`, those of one warpgroup.
         stages: Depth of the software pipeline; for Hopper's own kernels, how many blocks of
             the rows that go by are in shared memory, a power of two.
         resident: How many programs a multiprocessor holds at once, by their registers; for the
@@ -63,9 +64,10 @@ _HOPPER: Table = {
         64: Blocks(128, 64, 4, 3),
         128: Blocks(128, 128, 8, 3),
     },
-    "hopper_forward": {
-        64: Blocks(128, 64, 4, 4, resident=2),
-        128: Blocks(128, 64, 8, 4, resident=1),
+    "hopper_forward": {64: Blocks(128, 128, 4, 4), 128: Blocks(128, 64, 4, 4)},
+    "prepare_keys": {
+        64: Blocks(64, 128, 4, 1, resident=8),
+        128: Blocks(32, 128, 4, 1, resident=8),
     },
     "hopper_backward": {128: Blocks(128, 64, 8, 4)},
     "direct_queries": {

@@ -1,0 +1,183 @@
+"""Before and around Hopper's kernel of the direct forward: normalised keys, and calls in parts.
+
+A stand-in by torch takes the kernel's place here; on a card, `test_taylor_hopper` has the same.
+"""
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from tests.ops.test_taylor_parts import Memory
+
+pytest.importorskip("triton")
+
+from saccade.ops import launches
+from saccade.ops.taylor.triton import direct, hopper_forward, rows
+from saccade.ops.taylor.triton.hopper_forward import heads_at_a_time
+from saccade.ops.taylor.triton.problem import Problem
+from tests.ops.hopper_calls import (
+    both_kinds,
+    both_widths,
+    normalised_problem,
+    nowhere,
+    problem_of,
+    projected,
+)
+
+
+@both_widths
+@both_kinds
+@pytest.mark.parametrize("splits", [1, 2, 4])
+def test_one_pass_normalises_keys_and_sums_values(splits, normalised, dim):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = projected(tokens=512, dim=dim, padding=8, dtype=torch.bfloat16)
+    for x in (q, k, v):
+        x.normal_(generator=generator)
+    k[0, 0, 7] = 0
+    p = normalised_problem(q, k, v) if normalised else problem_of(q, k, v)
+    unit = torch.full((2, 3, 512, dim), torch.nan, dtype=torch.bfloat16)
+    sums = rows.unit_keys(p, splits, unit)
+    torch.testing.assert_close(sums.view(2, 3, dim), v.float().sum(dim=2), rtol=1e-5, atol=1e-4)
+    expected = normalize(k.float(), dim=-1) if normalised else torch.full_like(unit, torch.nan)
+    # The interpreter cuts numbers to bfloat16, where a card rounds them.
+    torch.testing.assert_close(unit.float(), expected.float(), rtol=2**-7, atol=0, equal_nan=True)
+
+
+def test_keys_are_split_where_heads_are_few():
+    def splits(batch, tokens):
+        return rows.key_splits(problem_of(*nowhere(batch=batch, heads=8, tokens=tokens)).form)
+
+    assert [splits(2**17 // n, n) for n in (1024, 4096, 16384)] == [1, 4, 16]
+    assert splits(1, 1024) == 8
+    assert splits(1, 384) == 1
+
+
+def heads_of(batch, heads, queries, keys=None):
+    q, k, v = nowhere(batch=batch, heads=heads, tokens=max(queries, keys or 0), dim=128)
+    k, v = k[:, :, :keys], v[:, :, :keys]
+    return heads_at_a_time(normalised_problem(q[:, :, :queries], k, v).form)
+
+
+def test_a_half_and_two_quarters_go_at_a_time():
+    assert heads_of(128, 8, 1024) == [512, 256, 256]
+    assert heads_of(32, 8, 4096) == [128, 64, 64]
+
+
+def test_parts_are_whole_samples_or_heads_of_one():
+    assert heads_of(13, 8, 8192) == [8, 48, 24, 24]
+    assert heads_of(1, 8, 65536) == [4, 2, 2]
+    assert heads_of(2, 8, 16384) == [8, 4, 4]
+    assert heads_of(1, 1, 1 << 18) == []
+
+
+def test_few_keys_go_at_once():
+    assert heads_of(1, 8, 4096) == [8]
+    assert heads_of(1, 8, 65536, 4096) == [8]
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 5, 8, 13, 64])
+@pytest.mark.parametrize("heads", [1, 3, 8, 12])
+@pytest.mark.parametrize(
+    ("queries", "keys"), [(1024, 1024), (4096, 512), (512, 4096), (32768,) * 2]
+)
+def test_keys_of_every_part_have_room(batch, heads, queries, keys, monkeypatch):
+    monkeypatch.setattr(hopper_forward, "FREE_BYTES", 0)
+    counts = heads_of(batch, heads, queries, keys)
+    assert sum(counts) in (0, batch * heads)
+    first, spare = 0, batch * heads * (queries + queries / 64) / 4
+    for count in counts:
+        left = batch * heads - first - count
+        assert count * keys <= max(left * queries, spare)
+        assert count % heads == 0 or first // heads == (first + count - 1) // heads
+        first += count
+
+
+@pytest.fixture
+def imitated(monkeypatch):
+    """The kernel by torch, given what the launch is given; a list of the forms it ran for."""
+    forms = []
+
+    class Imitation:
+        def __init__(self, f, kernels):
+            self.f = f
+
+        def compile(self, dtypes):
+            pass
+
+        def __call__(self, q, k, v, temperature, sum_v, out, total):
+            f = self.f
+            forms.append(f)
+            out = out.view(f.batch, f.heads, f.queries, f.dim)
+            sum_v = sum_v.view(f.batch, f.heads, f.dim)
+            total = total.view(f.batch, f.heads, f.queries)
+            for i, j in torch.cartesian_prod(*map(torch.arange, (f.batch, f.heads))).tolist():
+                x = normalize(q[i, j].float(), dim=-1) * (f.scale * temperature[j])
+                s = x @ k[i, j].float().T
+                w = f.b * s + f.a * s * s
+                z = w.mean(dim=1) + f.c
+                y = (w @ v[i, j].float() + f.c * sum_v[i, j]) / f.keys
+                out[i, j], total[i, j] = f.lift * y / z[:, None], z
+
+    hopper_forward.forward_parts.cache_clear()
+    monkeypatch.setattr(hopper_forward, "INTERPRETED", False)
+    monkeypatch.setattr(hopper_forward, "attempted", lambda f, module, make: make(None))
+    monkeypatch.setattr(hopper_forward, "_launch", Imitation)
+    yield forms
+    hopper_forward.forward_parts.cache_clear()
+
+
+def random_problem(batch, heads, keys):
+    """TaylorShift's of 256 queries, on a CPU."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = projected(batch=batch, heads=heads, tokens=max(keys, 256), dtype=torch.bfloat16)
+    for x in (q, k, v):
+        x.normal_(generator=generator)
+    return normalised_problem(q[:, :, :256], k[:, :, :keys], v[:, :, :keys])
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "keys", "parts"),
+    [(5, 2, 256, 4), (2, 4, 256, 3), (1, 4, 256, 3), (9, 1, 512, 6), (4, 1, 128, 2)],
+)
+def test_parts_give_what_the_whole_gives(batch, heads, keys, parts, imitated, monkeypatch):
+    monkeypatch.setattr(hopper_forward, "suits_forward", lambda f: True)
+    p = random_problem(batch, heads, keys)
+    out, total = direct.run_direct(p, keep=True)
+    assert imitated == [p.form]
+    monkeypatch.setattr(hopper_forward, "FREE_BYTES", 0)
+    in_parts, in_parts_total = hopper_forward.run_forward(p, keep=False)
+    assert len(imitated) == 1 + parts
+    assert torch.equal(in_parts, out)
+    assert torch.equal(in_parts_total, total)
+    assert direct.run_direct(p, keep=False)[1] is None
+
+
+def test_keys_that_lie_in_what_is_written_are_noticed(imitated, monkeypatch):
+    p, room = random_problem(4, 2, 256), hopper_forward._room
+    out, _ = direct.run_direct(p, keep=True)
+    monkeypatch.setattr(hopper_forward, "FREE_BYTES", 0)
+    monkeypatch.setattr(hopper_forward, "_room", lambda p, later: room(p, later._base))
+    assert not torch.equal(hopper_forward.run_forward(p, keep=False)[0], out)
+
+
+@both_kinds
+@pytest.mark.parametrize(
+    ("batch", "heads", "tokens"),
+    [(128, 8, 1024), (32, 8, 4096), (8, 8, 16384), (43, 12, 2048), (1, 16, 65536), (3, 16, 32768)],
+)
+@both_widths
+def test_a_pass_without_gradients_keeps_to_memory_like_softmax(
+    dim, batch, heads, tokens, normalised, imitated, monkeypatch
+):
+    """At most a quarter beside the output and a number for each row; nothing is launched."""
+    memory, new = Memory(), Problem.new
+    monkeypatch.setattr(Problem, "new", lambda *a, **options: memory.note(new(*a, **options)))
+    monkeypatch.setattr(hopper_forward, "_launch", lambda f, kernels: lambda *tensors: None)
+    q, k, v = nowhere(batch=batch, heads=heads, tokens=tokens, dim=dim)
+    p = normalised_problem(q, k, v) if normalised else problem_of(q, k, v)
+    token = launches._rehearsed.set(set())
+    out, total = direct.run_direct(p, keep=False)
+    launches._rehearsed.reset(token)
+    assert total is None
+    assert memory.held == out.nbytes == q.nbytes
+    assert memory.peak <= 1.25 * (out.nbytes + 4 * batch * heads * tokens)
