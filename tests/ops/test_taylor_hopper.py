@@ -374,7 +374,9 @@ def test_a_captured_graph_takes_it_and_gives_the_same_again(normalised, dim, tak
     for x in replayed:
         x.zero_()
     graph.replay()
-    assert all(torch.equal(x, y) for x, y in zip(replayed, expected, strict=True))
+    for name, x, y in zip(("out", "total", "dq", "dk", "dv"), replayed, expected, strict=True):
+        # Gradients of queries are added up in another order every time.
+        assert (x - y).norm() <= (1e-2 if name == "dq" else 0) * y.norm(), name
 
 
 @on_hopper

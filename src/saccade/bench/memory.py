@@ -7,6 +7,7 @@ answer many requests, since it gives freed memory back at once.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -28,6 +29,7 @@ _GIVE_BACK_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": str(64 << 10)}
 
 def cuda_peak_mib(call: Callable[[], object], device: torch.device) -> float:
     """What torch allocated at most during a call, less what was allocated before."""
+    gc.collect()  # what is freed on the way would hide as much of the call's own
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

@@ -6,8 +6,7 @@ are copied by TMA, straight out of a qkv projection if they lie there.
 TaylorShift's keys are normalised before, which takes as much memory as they have. Where a backward
 pass is to follow, which takes more, they have it. Otherwise heads go in parts, and k / |k| of each
 lies in the output of those that come later, which is not written yet. Only the last part has memory
-of its own, so little that a call takes at most a quarter more than that of softmax, which holds the
-output and a number for each row.
+of its own, so little that a call takes at most a quarter more than softmax, which takes the output.
 """
 
 import functools
@@ -50,7 +49,7 @@ def heads_at_a_time(f: Form) -> list[int]:
     if unit * f.batch_heads <= FREE_BYTES:
         return [f.batch_heads]
     sums = (key_splits(f) + 1) * f.dim  # float32, of a quarter of all heads
-    spare = max(FREE_BYTES, f.batch_heads * ((output + 4 * f.queries) // 4 - sums))
+    spare = max(FREE_BYTES, f.batch_heads * (output // 4 - 4 * f.queries - sums))
     counts: list[int] = []
     done = 0
     while done < f.batch_heads:

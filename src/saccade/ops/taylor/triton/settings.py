@@ -66,8 +66,8 @@ _HOPPER: Table = {
     },
     "hopper_forward": {64: Blocks(128, 128, 4, 4), 128: Blocks(128, 64, 4, 4)},
     "prepare_keys": {
-        64: Blocks(64, 128, 4, 1, resident=8),
-        128: Blocks(32, 128, 4, 1, resident=8),
+        64: Blocks(32, 128, 4, 1, resident=8),
+        128: Blocks(16, 128, 4, 1, resident=8),
     },
     "hopper_backward": {128: Blocks(128, 64, 8, 4)},
     "direct_queries": {

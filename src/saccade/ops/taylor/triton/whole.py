@@ -22,7 +22,9 @@ from saccade.ops.taylor.triton.whole_kernels import whole_backward, whole_forwar
 __all__ = ["is_whole", "run_whole", "run_whole_backward"]
 
 MOST_TOKENS = 128
-WIDEST = 64
+WIDEST = 32
+REGISTERS = 128
+"""A thread has at most as many, so that another program finds room beside."""
 
 
 def is_whole(f: Form) -> bool:
@@ -45,6 +47,7 @@ def _launch(f: Form, kernel: object, *numbers: float, grad_stride: Strides = ())
         **f.flags(masked=True),
         "GRAIN": grain_of(f.dim, f.width, *strides),
         "num_warps": 4 if rows * block <= 64 * 64 else 8,
+        "maxnreg": REGISTERS,
     }
     coefficients = (f.scale, 1 / f.keys, f.a, f.b, f.c, *numbers)
     return Launch(kernel, (f.batch_heads,), (*sizes, *grad_stride, *coefficients), constants)
