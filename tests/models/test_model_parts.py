@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from saccade import create_model
+from saccade.errors import ConfigError
 from saccade.layers.block import DropPath
 from saccade.layers.positions import resample_line_positions, sinusoidal_1d, sinusoidal_2d
 from saccade.layers.stems import build_stem
@@ -59,7 +60,7 @@ def test_conv_pool_is_the_front_of_its_source() -> None:
 
 def test_conv_residual_is_the_front_of_a_resnet_9() -> None:
     torch.manual_seed(0)
-    stem = create_model("residual_cifar", depth=1).patch_embed
+    stem = create_model("residual_cifar", depth=1, stem_dim=64).patch_embed
     convs = [layer for layer in stem.modules() if isinstance(layer, nn.Conv2d)]
     assert [layer.out_channels for layer in convs] == [64, 128, 128, 128, 256, 256, 256]
     sides: list[int] = []
@@ -68,12 +69,22 @@ def test_conv_residual_is_the_front_of_a_resnet_9() -> None:
     stem.eval()
     images = torch.randn(2, 3, 32, 32)
     whole = stem.proj(images)
-    assert sides == [32, 32, 16, 16, 16, 8, 8]
+    assert sides == [32, 16, 16, 16, 8, 8, 8]
     assert stem.flops() == sum(
         2 * side**2 * layer.weight.numel() for side, layer in zip(sides, convs, strict=True)
     )
     before = nn.Sequential(*stem.proj[:-1])(images)
     torch.testing.assert_close(whole, before + nn.Sequential(*stem.proj[-1])(before))
+
+
+def test_the_first_width_of_conv_residual_can_be_said() -> None:
+    stem = create_model("residual_cifar", depth=1, stem_dim=32).patch_embed
+    convs = [layer for layer in stem.modules() if isinstance(layer, nn.Conv2d)]
+    assert [layer.out_channels for layer in convs] == [32, 64, 64, 64, 256, 256, 256]
+    with pytest.raises(ConfigError, match="'patch' has a width of its own"):
+        create_model("vit_cifar", stem_dim=32)
+    with pytest.raises(ConfigError, match="stem_dim=0: expected an integer of at least 1 or None"):
+        create_model("residual_cifar", stem_dim=0)
 
 
 def test_sinusoids_are_their_formula() -> None:

@@ -7,7 +7,7 @@
 | `conv` | one a pixel | (Conv3x3, BN, GELU) twice, C/2 then C: TaylorIR |
 | `conv_pool` | one every 2x2 pixels | (Conv3x3, BN, GELU) three times, C/4, C/2, C, max-pool 2 |
 | `conv_patch` | one a patch | Conv3x3 of stride 2, BN, GELU, ...: XCiT (arXiv:2106.09681) |
-| `conv_residual` | one a patch | Conv3x3; Conv3x3, max-pool 2, a residual pair, ...: ResNet-9 |
+| `conv_residual` | one a patch | Conv3x3; Conv3x3 of stride 2, a residual pair, ...: ResNet-9 |
 
 Layout (B, channels, height, width) to (B, N, C), row by row.
 """
@@ -174,15 +174,20 @@ def _halvings(stem: StemName, patch_size: int) -> int:
 
 
 def _conv_residual(
-    img_size: Size, in_chans: int, dim: int, patch_size: int, act: Activation
+    img_size: Size,
+    in_chans: int,
+    dim: int,
+    patch_size: int,
+    act: Activation,
+    stem_dim: int | None = None,
 ) -> Stem:
     halvings = _halvings("conv_residual", patch_size)
-    widths = [dim // 2 ** (halvings - step) for step in range(halvings + 1)]
-    proj = _conv_stack([in_chans, widths[0]], act)
+    first = dim // 2**halvings if stem_dim is None else stem_dim
+    widths = [first * 2**step for step in range(halvings)] + [dim]
+    proj = _conv_stack([in_chans, first], act)
     for before, after in pairwise(widths):
-        conv, norm = _conv_bn(before, after, bias=False)
         pair = Residual(*_conv_stack([after, after, after], act, bias=False))
-        proj += [conv, nn.MaxPool2d(2), norm, activation(act), pair]
+        proj += [*_conv_bn(before, after, stride=2, bias=False), activation(act), pair]
     return Stem(nn.Sequential(*proj), img_size, in_chans, patch_size)
 
 
@@ -195,7 +200,7 @@ def _conv_patch(img_size: Size, in_chans: int, dim: int, patch_size: int, act: A
     return Stem(nn.Sequential(*proj[:-1]), img_size, in_chans, patch_size)
 
 
-STEMS: dict[StemName, Callable[[Size, int, int, int, Activation], Stem]] = {
+STEMS: dict[StemName, Callable[..., Stem]] = {
     "patch": _patch,
     "patch_linear": _patch_linear,
     "conv": _conv,
@@ -212,6 +217,7 @@ def build_stem(
     embed_dim: int,
     patch_size: int,
     act: Activation = "gelu",
+    stem_dim: int | None = None,
 ) -> Stem:
     """Build a stem by name.
 
@@ -222,5 +228,11 @@ def build_stem(
         embed_dim: Width C of the tokens; convolutional stems halve it, so they need a multiple.
         patch_size: Pixels a token stands for along each side.
         act: Which GELU stands between convolutions.
+        stem_dim: Width of the first convolution of `conv_residual`; the others have one of their
+            own, as this has where it is None.
     """
-    return STEMS[name](img_size, in_chans, embed_dim, patch_size, act)
+    if stem_dim is None:
+        return STEMS[name](img_size, in_chans, embed_dim, patch_size, act)
+    if name != "conv_residual":
+        raise ConfigError(f"stem_dim={stem_dim}: the stem '{name}' has a width of its own")
+    return _conv_residual(img_size, in_chans, embed_dim, patch_size, act, stem_dim)

@@ -19,6 +19,15 @@ Pooling = Literal["token", "avg", "map"]
 ConfigT = TypeVar("ConfigT", bound="TransformerConfig")
 
 
+_OPTIONAL_INTEGERS = (
+    "head_dim",
+    "mlp_hidden_dim",
+    "head_hidden_dim",
+    "feature_seed",
+    "stem_dim",
+)
+
+
 def _require(ok: bool, argument: str, value: object, accepted: str) -> None:
     if not ok:
         raise ConfigError(f"{argument}={value!r}: expected {accepted}")
@@ -109,7 +118,7 @@ class TransformerConfig:
     def _check_numbers(self) -> None:
         for name, least in self._least_values().items():
             value = getattr(self, name)
-            optional = name in ("head_dim", "mlp_hidden_dim", "head_hidden_dim", "feature_seed")
+            optional = name in _OPTIONAL_INTEGERS
             accepted = f"an integer of at least {least}" + (" or None" if optional else "")
             _require((optional and value is None) or _is_int(value, least), name, value, accepted)
         for name in ("drop", "pos_drop", "proj_drop", "attn_drop", "drop_path"):
@@ -201,6 +210,8 @@ class ViTConfig(TransformerConfig):
         img_size: Height and width; one integer for both.
         in_chans: Channels.
         stem: What turns images into tokens.
+        stem_dim: Width of the first convolution of the stem `conv_residual`, doubled at every
+            halving but the last; None for embed_dim over the patch's side.
         patch_size: Pixels a token stands for along each side.
         window: Side, or (height, width), of attention windows in tokens; None for global attention.
         shifted: Whether every second block shifts its windows by half a window.
@@ -211,6 +222,7 @@ class ViTConfig(TransformerConfig):
     img_size: tuple[int, int] = (224, 224)
     in_chans: int = 3
     stem: StemName = "patch"
+    stem_dim: int | None = None
     patch_size: int = 16
     window: int | tuple[int, int] | None = None
     shifted: bool = False
@@ -240,7 +252,7 @@ class ViTConfig(TransformerConfig):
             object.__setattr__(self, name, tuple(float(value) for value in values))
 
     def _least_values(self) -> dict[str, int]:
-        return super()._least_values() | {"in_chans": 1, "patch_size": 1}
+        return super()._least_values() | {"in_chans": 1, "patch_size": 1, "stem_dim": 1}
 
     def _choices(self) -> dict[str, tuple[str, ...]]:
         return super()._choices() | {"stem": get_args(StemName)}

@@ -49,6 +49,7 @@ class VisionTransformer(Transformer):
             config.embed_dim,
             config.patch_size,
             config.act,
+            config.stem_dim,
         )
         self.set_positions(self._new_positions())
         self._init_weights()
