@@ -85,6 +85,32 @@ def measure(recipe: str, overrides: list[str], workers: int, repeats: int) -> di
         }
 
 
+def named(result: dict[str, Any]) -> str:
+    """The recipe, with what was changed in it but for the data."""
+    changes = [f"`{change}`" for change in result["overrides"] if not change.startswith("data.")]
+    return " ".join([result["recipe"], *changes])
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """All results as Markdown."""
+    environment, data = results[0]["environment"], results[0]["overrides"][0]
+    lines = [
+        f"# Seconds an epoch, by loader\n\n{environment['device']}, "
+        f"{environment['cpu_count']} CPU cores, torch {environment['packages']['torch']}; medians "
+        f"of {len(results[0]['saccade_seconds'])} epochs of images of "
+        f"{data.removeprefix('data.name=')}.\n",
+        "| recipe | images | ours s | torchvision s | workers | faster |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {named(r)} | {r['images']:,} | {statistics.median(r['saccade_seconds']):.2f} "
+        f"| {statistics.median(r['torchvision_seconds']):.2f} | {r['workers']} "
+        f"| {r['faster']:.2f}x |"
+        for r in results
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Measure, print a table, write it where asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -104,21 +130,7 @@ def main() -> None:
         measure(recipe, [*data, *arguments.overrides], arguments.workers, arguments.repeats)
         for recipe in recipes
     ]
-    environment = results[0]["environment"]
-    lines = [
-        f"# Seconds an epoch, by loader\n\n{environment['device']}, "
-        f"{environment['cpu_count']} CPU cores, torch {environment['packages']['torch']}; medians "
-        f"of {arguments.repeats} epochs of images of {arguments.data}.\n",
-        "| recipe | images | ours s | torchvision s | workers | faster |",
-        "|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {r['recipe']} | {r['images']:,} | {statistics.median(r['saccade_seconds']):.2f} "
-        f"| {statistics.median(r['torchvision_seconds']):.2f} | {r['workers']} "
-        f"| {r['faster']:.2f}x |"
-        for r in results
-    ]
-    publish("\n".join(lines) + "\n", results, arguments.out)
+    publish(table(results), results, arguments.out)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,11 @@ __all__ = ["Choice", "explain_choice"]
 
 # Tokens from which the fused efficient kernels beat the fused direct ones, by head dim: about where
 # the lines of attention_h200_202611.json and calibration_h200_202611.json in benchmarks/ cross
-# (bfloat16; between plain and normalised). At D = 16 training efficient is ahead at the fewest
-# tokens measured, 256; what lies below is extrapolated.
+# (bfloat16; between plain and normalised, and between many heads and half as many, of which the
+# efficient kernels fill less of the device).
 _FUSED_CROSSOVERS = {
-    "forward": {8: 800, 16: 450, 32: 1200, 64: 3690, 128: 10200},
-    "training": {8: 550, 16: 250, 32: 860, 64: 2770, 128: 9380},
+    "forward": {8: 600, 16: 700, 32: 1400, 64: 4900, 128: 12400},
+    "training": {8: 600, 16: 600, 32: 860, 64: 3350, 128: 12600},
 }
 
 
