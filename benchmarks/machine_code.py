@@ -41,6 +41,7 @@ from saccade.ops.taylor.triton.direct import (
 from saccade.ops.taylor.triton.efficient import run_efficient, run_efficient_backward
 from saccade.ops.taylor.triton.problem import Problem, form_of
 from saccade.ops.taylor.triton.sums import row_sums, turned_shares
+from saccade.ops.taylor.triton.whole import is_whole, run_whole, run_whole_backward
 
 SMALL_KERNELS = (
     "add_parts",
@@ -172,6 +173,8 @@ def compile_all(
     run_efficient_backward(problem, out, out, total, state, sums)
     if "accumulate_turned" not in dict(found):
         compile_turned(problem)
+    for tokens in (64, 128):
+        compile_whole(problem, tokens)
     return found
 
 
@@ -182,6 +185,17 @@ def compile_odd_rounds(problem: Problem, out: torch.Tensor) -> None:
         fewer = Problem(q, *problem[1:5], replace(form, queries=q.shape[2]))
         out = out[:, :, 128:]
         run_direct_backward(fewer, out, out, fewer.numbers(form.batch_heads, q.shape[2]))
+
+
+def compile_whole(problem: Problem, tokens: int) -> None:
+    """The kernels that take a head of so many tokens at once, where there are any."""
+    q, k, v = (x[:, :, :tokens] for x in problem[:3])
+    mask = problem.key_mask[:, :tokens] if problem.form.masked else q
+    form = replace(problem.form, queries=tokens, keys=tokens)
+    few = Problem(q, k, v, mask, problem.temperature, form)
+    if is_whole(form):
+        out, total = run_whole(few, keep=True)
+        run_whole_backward(few, out, out, total)
 
 
 def compile_turned(problem: Problem) -> None:

@@ -33,15 +33,16 @@ SHAPES = {
     "and a class token": {"queries": 65, "dim": 32},
     "longest and widest": {"queries": 128, "dim": 32},
     "one query": {"queries": 1, "keys": 17, "dim": 8},
-    "masked": {"queries": 65, "keys": 63, "dim": 20, "width": 24, "masked": True},
-    "odd": {"queries": 30, "keys": 100, "dim": 17, "width": 31, "masked": True},
+    "masked": {"queries": 50, "keys": 63, "dim": 20, "width": 24, "masked": True},
+    "odd": {"queries": 30, "keys": 64, "dim": 17, "width": 31, "masked": True},
 }
 shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 
 
-def form(queries=64, keys=64, dim=32, dtype=torch.bfloat16):
+def form(queries=64, keys=64, dim=32, dtype=torch.bfloat16, masked=False):
     q, k, v = (torch.empty(2, 3, n, dim, dtype=dtype) for n in (queries, keys, keys))
-    return Problem.of(q, k, v, None, None, 1.0, 0.5, 1.0, 1.0, False, "ieee").form
+    mask = torch.ones(2, keys, dtype=torch.bool) if masked else None
+    return Problem.of(q, k, v, mask, None, 1.0, 0.5, 1.0, 1.0, False, "ieee").form
 
 
 @pytest.fixture
@@ -112,6 +113,8 @@ def test_inputs_are_read_where_a_projection_left_them(calls):
         ({"queries": 128, "keys": 128}, True),
         ({"queries": 129}, False),
         ({"keys": 129}, False),
+        ({"masked": True}, True),
+        ({"queries": 65, "masked": True}, False),
         ({"dim": 40}, False),
         ({"dtype": torch.float32}, False),
         ({"dtype": torch.float16}, False),

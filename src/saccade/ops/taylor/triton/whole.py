@@ -22,22 +22,26 @@ from saccade.ops.taylor.triton.whole_kernels import whole_backward, whole_forwar
 __all__ = ["is_whole", "run_whole", "run_whole_backward"]
 
 MOST_TOKENS = 128
+MOST_MASKED_TOKENS = 64
+"""More take so many registers that ptxas serialises their products (C7512)."""
 WIDEST = 32
 REGISTERS = 128
-"""A thread has at most as many, so that another program finds room beside."""
+"""A thread has at most as many, so that another program finds room beside; normalised rows of more
+than 64 tokens cannot do with them."""
 
 
 def is_whole(f: Form) -> bool:
     """Whether the products of a head fit the registers of a program."""
     return (
         f.operands == torch.bfloat16
-        and max(f.queries, f.keys) <= MOST_TOKENS
+        and max(f.queries, f.keys) <= (MOST_MASKED_TOKENS if f.masked else MOST_TOKENS)
         and max(f.dim, f.width) <= WIDEST
     )
 
 
 def _launch(f: Form, kernel: object, *numbers: float, grad_stride: Strides = ()) -> Launch:
     rows, block = power_of_two(f.queries), power_of_two(f.keys)
+    is_long = rows * block > 64 * 64
     sizes = (f.heads, f.queries, f.keys, f.dim, f.width, *f.q_stride, *f.k_stride, *f.v_stride)
     strides = (f.q_stride, f.k_stride, f.v_stride, *([grad_stride] if grad_stride else []))
     constants: dict[str, Any] = {
@@ -46,9 +50,10 @@ def _launch(f: Form, kernel: object, *numbers: float, grad_stride: Strides = ())
         "LIFT": f.normalise_output,
         **f.flags(masked=True),
         "GRAIN": grain_of(f.dim, f.width, *strides),
-        "num_warps": 4 if rows * block <= 64 * 64 else 8,
-        "maxnreg": REGISTERS,
+        "num_warps": 8 if is_long else 4,
     }
+    if not (is_long and f.normalised):
+        constants["maxnreg"] = REGISTERS
     coefficients = (f.scale, 1 / f.keys, f.a, f.b, f.c, *numbers)
     return Launch(kernel, (f.batch_heads,), (*sizes, *grad_stride, *coefficients), constants)
 
