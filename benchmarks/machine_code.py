@@ -173,8 +173,8 @@ def compile_all(
     run_efficient_backward(problem, out, out, total, state, sums)
     if "accumulate_turned" not in dict(found):
         compile_turned(problem)
-    for tokens in (64, 128):
-        compile_whole(problem, tokens)
+    for queries, keys in ((64, 64), (128, 128), (128, 16), (32, 128)):
+        compile_whole(problem, queries, keys)
     return found
 
 
@@ -187,11 +187,11 @@ def compile_odd_rounds(problem: Problem, out: torch.Tensor) -> None:
         run_direct_backward(fewer, out, out, fewer.numbers(form.batch_heads, q.shape[2]))
 
 
-def compile_whole(problem: Problem, tokens: int) -> None:
+def compile_whole(problem: Problem, queries: int, keys: int) -> None:
     """The kernels that take a head of so many tokens at once, where there are any."""
-    q, k, v = (x[:, :, :tokens] for x in problem[:3])
-    mask = problem.key_mask[:, :tokens] if problem.form.masked else q
-    form = replace(problem.form, queries=tokens, keys=tokens)
+    q, k, v = (x[:, :, :n] for x, n in zip(problem[:3], (queries, keys, keys), strict=True))
+    mask = problem.key_mask[:, :keys] if problem.form.masked else q
+    form = replace(problem.form, queries=queries, keys=keys)
     few = Problem(q, k, v, mask, problem.temperature, form)
     if is_whole(form):
         out, total = run_whole(few, keep=True)

@@ -60,7 +60,7 @@ def test_conv_pool_is_the_front_of_its_source() -> None:
 
 def test_conv_residual_is_the_front_of_a_resnet_9() -> None:
     torch.manual_seed(0)
-    stem = create_model("residual_cifar", depth=1, stem_dim=64).patch_embed
+    stem = create_model("residual_cifar", depth=1).patch_embed
     convs = [layer for layer in stem.modules() if isinstance(layer, nn.Conv2d)]
     assert [layer.out_channels for layer in convs] == [64, 128, 128, 128, 256, 256, 256]
     sides: list[int] = []

@@ -15,7 +15,7 @@ from triton.runtime import driver
 
 from saccade.ops.launches import Launch, compile_kernels
 from saccade.ops.taylor.triton import hopper, hopper_forward
-from saccade.ops.taylor.triton import hopper_kernels as kernels
+from saccade.ops.taylor.triton import hopper_forward_kernels as kernels
 from saccade.ops.taylor.triton.direct import run_direct
 from saccade.ops.taylor.triton.problem import Problem
 from tests.ops.stub_driver import Driver, launched

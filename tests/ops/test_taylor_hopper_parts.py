@@ -76,6 +76,14 @@ def test_parts_are_whole_samples_or_heads_of_one():
     assert heads_of(1, 1, 1 << 18) == []
 
 
+@pytest.mark.parametrize(
+    ("batch", "heads", "queries", "keys"),
+    [(16, 12, 256, 65536), (64, 12, 512, 8192), (64, 12, 128, 4096)],
+)
+def test_many_keys_of_few_queries_are_left_to_the_other_kernel(batch, heads, queries, keys):
+    assert heads_of(batch, heads, queries, keys) == []
+
+
 def test_few_keys_go_at_once():
     assert heads_of(1, 8, 4096) == [8]
     assert heads_of(1, 8, 65536, 4096) == [8]

@@ -231,8 +231,7 @@ def build_stem(
         stem_dim: Width of the first convolution of `conv_residual`; the others have one of their
             own, as this has where it is None.
     """
-    if stem_dim is None:
-        return STEMS[name](img_size, in_chans, embed_dim, patch_size, act)
-    if name != "conv_residual":
+    if stem_dim is not None and name != "conv_residual":
         raise ConfigError(f"stem_dim={stem_dim}: the stem '{name}' has a width of its own")
-    return _conv_residual(img_size, in_chans, embed_dim, patch_size, act, stem_dim)
+    options = {} if stem_dim is None else {"stem_dim": stem_dim}
+    return STEMS[name](img_size, in_chans, embed_dim, patch_size, act, **options)

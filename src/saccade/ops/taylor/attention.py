@@ -104,7 +104,7 @@ def taylorshift_attention(
         normalise_output: Multiply by sqrt(N / D), N the number of keys attended to.
         algorithm: As in `taylor_attention`.
         backend: As in `taylor_attention`; fused, scores are never written to memory, and unit rows
-            only into what the output takes.
+            of keys at most into what the output takes and a quarter, or before a backward pass.
 
     Returns:
         (B, H, N, E) in the dtype of q.

@@ -14,10 +14,10 @@ from saccade.ops.taylor.thresholds import speed_threshold
 
 __all__ = ["Choice", "explain_choice"]
 
-# Tokens from which the fused efficient kernels beat the fused direct ones, by head dim: about where
-# the lines of attention_h200_202611.json and calibration_h200_202611.json in benchmarks/ cross
-# (bfloat16; between plain and normalised, and between many heads and half as many, of which the
-# efficient kernels fill less of the device).
+# Tokens from which the fused efficient kernels beat the fused direct ones, by head dim (bfloat16):
+# between where the lines of attention_h200_202611.json and of calibration_h200_202611.json in
+# benchmarks/ cross, the latter of half as many heads. Neither has a place where the other algorithm
+# is more than a tenth faster.
 _FUSED_CROSSOVERS = {
     "forward": {8: 600, 16: 700, 32: 1400, 64: 4900, 128: 12400},
     "training": {8: 600, 16: 600, 32: 860, 64: 3350, 128: 12600},

@@ -9,7 +9,7 @@ from saccade.ops.taylor.triton.direct_kernels import direct_forward, direct_keys
 from saccade.ops.taylor.triton.hopper import is_aligned
 from saccade.ops.taylor.triton.hopper_backward import Backward, backward_launches
 from saccade.ops.taylor.triton.hopper_forward import run_forward
-from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_div
+from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Grads, Problem, ceil_div
 from saccade.ops.taylor.triton.rows import (
     key_coefficients,
     sum_keys,
@@ -17,9 +17,7 @@ from saccade.ops.taylor.triton.rows import (
     weighted_gradients,
 )
 
-__all__ = ["Grads", "run_direct", "run_direct_backward"]
-
-Grads = tuple[Tensor, Tensor, Tensor, Tensor | None]
+__all__ = ["run_direct", "run_direct_backward"]
 
 
 def _launch(f: Form, kernel: object, name: str, *numbers: float, over: int, rows: int) -> Launch:

@@ -11,6 +11,7 @@ from saccade.ops.taylor.triton.efficient_kernels import gradients, unfold, value
 from saccade.ops.taylor.triton.problem import (
     KEPT_FORMS,
     Form,
+    Grads,
     Problem,
     ceil_div,
     multiprocessors,
@@ -42,8 +43,6 @@ _ROWS_AT_WORK = 64
 
 FREE_BYTES = 16 << 20
 """Bytes that they may have in any case."""
-
-Grads = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
 def _is_small(f: Form, pairs: int, columns: int) -> bool:

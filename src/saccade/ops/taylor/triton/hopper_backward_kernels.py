@@ -26,8 +26,7 @@ that each step knows its places, and no more are put in (3.9 puts in four all th
 addresses of so many would not fit into registers.
 
 Wants bfloat16, D = E of 64 or 128, no mask, whole blocks, whole rounds of them (of two blocks where
-places are not APART), SLOTS = 4 or more and a power of two, and eight warps. Names of Gluon as in
-`hopper_kernels`.
+places are not APART), SLOTS = 4 or more and a power of two, and eight warps.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -43,7 +42,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from saccade.ops.taylor.triton.blocks import NORM_EPS
-from saccade.ops.taylor.triton.hopper_kernels import (
+from saccade.ops.taylor.triton.hopper_blocks import (
     all_warps_here,
     block_descriptor,
     copy_block,

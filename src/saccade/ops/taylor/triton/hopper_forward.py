@@ -6,7 +6,8 @@ are copied by TMA, straight out of a qkv projection if they lie there.
 TaylorShift's keys are normalised before, which takes as much memory as they have. Where a backward
 pass is to follow, which takes more, they have it. Otherwise heads go in parts, and k / |k| of each
 lies in the output of those that come later, which is not written yet. Only the last part has memory
-of its own, so little that a call takes at most a quarter more than softmax, which takes the output.
+of its own, so little that a call takes at most a quarter more than softmax, which takes the
+output, or 16 MiB.
 """
 
 import functools
@@ -24,6 +25,10 @@ from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, multipr
 from saccade.ops.taylor.triton.rows import key_splits, unit_keys
 
 __all__ = ["Part", "forward_parts", "heads_at_a_time", "run_forward", "suits_forward"]
+
+
+MOST_PARTS = 8
+"""Of few queries with many keys, which find little room, more would leave most programs idle."""
 
 
 def suits_forward(f: Form) -> bool:
@@ -58,7 +63,7 @@ def heads_at_a_time(f: Form) -> list[int]:
             count -= count % f.heads
         else:
             count = min(count, f.heads - done % f.heads)
-        if count == 0:
+        if count == 0 or len(counts) == MOST_PARTS:
             return []
         counts.insert(0, count)
         done += count
@@ -91,7 +96,7 @@ def forward_parts(f: Form, *, whole: bool, rehearsed: bool) -> list[Part] | None
             first += count
         return parts
 
-    return attempted(f, "hopper_kernels", made) if counts else None
+    return attempted(f, "hopper_forward_kernels", made) if counts else None
 
 
 def _dtypes(f: Form) -> tuple[torch.dtype, ...]:

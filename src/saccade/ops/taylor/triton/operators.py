@@ -1,5 +1,6 @@
 """The fused kernels as torch operators: autograd, fake tensors, compile, FLOPs."""
 
+from collections.abc import Callable
 from itertools import repeat
 from typing import Literal
 
@@ -17,10 +18,21 @@ from saccade.ops.taylor.triton.efficient import (
     run_efficient_backward,
     run_in_parts,
 )
-from saccade.ops.taylor.triton.problem import Problem, moments_size, operands_of, tile_pairs
+from saccade.ops.taylor.triton.problem import (
+    Form,
+    Grads,
+    Problem,
+    moments_size,
+    operands_of,
+    tile_pairs,
+    within_reach,
+)
 from saccade.ops.taylor.triton.whole import is_whole, run_whole, run_whole_backward
 
 __all__ = ["fused"]
+
+DirectForward = Callable[..., tuple[Tensor, Tensor | None]]
+DirectBackward = Callable[..., Grads]
 
 MOST_HEADS = 65535
 """Heads of samples that one launch takes: programs along the second axis of a grid."""
@@ -37,6 +49,7 @@ def _problem(
 ) -> Problem:
     exact = q.dtype != torch.float32 or not torch.backends.cuda.matmul.allow_tf32
     precision = "ieee" if exact else "tf32"
+    q, k, v = map(within_reach, (q, k, v))
     return Problem.of(q, k, v, key_mask, temperature, *numbers, normalise_output, precision)
 
 
@@ -69,9 +82,16 @@ def _forward(
     with on_device(q):
         if efficient and keep and keeps_state(q, v):
             return run_efficient(problem)
-        direct = run_whole if is_whole(problem.form) else run_direct
-        out, total = (run_in_parts if efficient else direct)(problem, keep=keep)
+        run = run_in_parts if efficient else _direct_passes(problem.form)[0]
+        out, total = run(problem, keep=keep)
     return out, _nothing(q) if total is None else total, _nothing(q), _nothing(q)
+
+
+def _direct_passes(f: Form) -> tuple[DirectForward, DirectBackward]:
+    """Forward and backward by the direct algorithm."""
+    if is_whole(f):
+        return run_whole, run_whole_backward
+    return run_direct, run_direct_backward
 
 
 def _nothing(like: Tensor) -> Tensor:
@@ -114,11 +134,10 @@ def _backward(
         dt = total.new_zeros(0 if temperature is None else q.shape[1])
         return q.new_zeros(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape), dt
     problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c), normalise_output)
+    grad = within_reach(grad)
     with on_device(q):
-        if not efficient and is_whole(problem.form):
-            results = run_whole_backward(problem, grad, out, total)
-        elif not efficient:
-            results = run_direct_backward(problem, grad, out, total)
+        if not efficient:
+            results = _direct_passes(problem.form)[1](problem, grad, out, total)
         elif state.numel():
             results = run_efficient_backward(problem, grad, out, total, state, moments)
         else:

@@ -19,6 +19,7 @@ from saccade.ops.taylor.triton.blocks import TABLE_STEP
 __all__ = [
     "KEPT_FORMS",
     "Form",
+    "Grads",
     "Problem",
     "Strides",
     "capability",
@@ -31,11 +32,17 @@ __all__ = [
     "power_of_two",
     "resized",
     "tile_pairs",
+    "within_reach",
 ]
 
 KEPT_FORMS = 512
 
 Strides = tuple[int, ...]
+Grads = tuple[Tensor, Tensor, Tensor, Tensor | None]
+"""Of q, k, v and the temperature."""
+
+_FARTHEST = 1 << 24
+"""Numbers between rows, or columns: offsets within a block of 128 at most have 32 bits."""
 
 # The interpreter, which runs the kernels on a CPU for tests, has no products of bfloat16.
 _TRITON_DTYPE = {
@@ -83,6 +90,11 @@ def moments_size(dim: int, width: int) -> int:
     """How many numbers L, G, p and r have together."""
     padded_dim, padded_width = power_of_two(dim), power_of_two(width)
     return padded_dim * (padded_width + padded_dim + 1) + padded_width
+
+
+def within_reach(x: Tensor) -> Tensor:
+    """x (B, H, N, D), copied where its rows lie farther apart than kernels can count."""
+    return x if max(x.stride()[2:]) < _FARTHEST else x.contiguous()
 
 
 @functools.cache

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from saccade.ops.launches import Launch
-from saccade.ops.taylor.triton.direct import Grads
 from saccade.ops.taylor.triton.problem import (
     KEPT_FORMS,
     Form,
+    Grads,
     Problem,
     Strides,
     grain_of,
@@ -21,27 +21,27 @@ from saccade.ops.taylor.triton.whole_kernels import whole_backward, whole_forwar
 
 __all__ = ["is_whole", "run_whole", "run_whole_backward"]
 
-MOST_TOKENS = 128
-MOST_MASKED_TOKENS = 64
-"""More take so many registers that ptxas serialises their products (C7512)."""
+MOST_TOKENS = 64
+MOST_UNIT_TOKENS = 128
+"""Normalised, without a mask: the others take too many registers, or gain nothing."""
 WIDEST = 32
 REGISTERS = 128
-"""A thread has at most as many, so that another program finds room beside; normalised rows of more
-than 64 tokens cannot do with them."""
+"""A thread of Hopper's has at most as many for 64 tokens: another program finds room beside."""
 
 
 def is_whole(f: Form) -> bool:
     """Whether the products of a head fit the registers of a program."""
+    most = MOST_UNIT_TOKENS if f.normalised and not f.masked else MOST_TOKENS
     return (
         f.operands == torch.bfloat16
-        and max(f.queries, f.keys) <= (MOST_MASKED_TOKENS if f.masked else MOST_TOKENS)
+        and max(f.queries, f.keys) <= most
         and max(f.dim, f.width) <= WIDEST
     )
 
 
 def _launch(f: Form, kernel: object, *numbers: float, grad_stride: Strides = ()) -> Launch:
     rows, block = power_of_two(f.queries), power_of_two(f.keys)
-    is_long = rows * block > 64 * 64
+    is_long = max(rows, block) > MOST_TOKENS
     sizes = (f.heads, f.queries, f.keys, f.dim, f.width, *f.q_stride, *f.k_stride, *f.v_stride)
     strides = (f.q_stride, f.k_stride, f.v_stride, *([grad_stride] if grad_stride else []))
     constants: dict[str, Any] = {
@@ -52,7 +52,7 @@ def _launch(f: Form, kernel: object, *numbers: float, grad_stride: Strides = ())
         "GRAIN": grain_of(f.dim, f.width, *strides),
         "num_warps": 8 if is_long else 4,
     }
-    if not (is_long and f.normalised):
+    if f.capability == (9, 0) and not is_long:
         constants["maxnreg"] = REGISTERS
     coefficients = (f.scale, 1 / f.keys, f.a, f.b, f.c, *numbers)
     return Launch(kernel, (f.batch_heads,), (*sizes, *grad_stride, *coefficients), constants)
