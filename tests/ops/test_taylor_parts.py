@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 
 from saccade.ops import launches
 from saccade.ops.taylor.triton import efficient, sums
-from saccade.ops.taylor.triton.problem import Problem, form_of
+from saccade.ops.taylor.triton.problem import Problem
 
 two_processors = pytest.mark.parametrize("few_processors", [2], indirect=True)
 
@@ -29,28 +29,27 @@ def test_states_are_kept_where_the_output_is_larger():
     assert not keeps(32, 4096, 128)
 
 
-def test_states_are_small_beside_the_output_and_still_fill_the_device():
-    def samples(batch, tokens, dim):
-        shape, strides = (batch, 8, tokens, dim), (8 * tokens * dim, tokens * dim, dim, 1)
-        rest = (
-            torch.bfloat16,
-            torch.device("cpu"),
-            False,
-            False,
-            1.0,
-            0.5,
-            1.0,
-            1.0,
-            False,
-            "ieee",
-        )
-        return efficient._samples_at_once(form_of(shape, shape, *[strides] * 3, *rest))
+def at_once(batch, tokens, dim, *, normalised=False):
+    """How many samples of eight heads go at a time."""
+    x = torch.empty(batch, 8, tokens, dim, dtype=torch.bfloat16, device="meta")
+    temperature = torch.empty(8, device="meta") if normalised else None
+    p = Problem.of(x, x, x, None, temperature, 1.0, 0.5, 1.0, 1.0, False, "ieee")
+    return efficient._samples_at_once(p.form)
 
-    assert samples(4, 1024, 64) == 4  # the states of few samples are free
-    assert samples(32, 4096, 64) == 11  # three times as many tiles as fit at once, and thirds
-    assert samples(8, 16384, 128) == 3
-    assert samples(512, 256, 128) == 5  # more than a share, else multiprocessors are idle
-    assert samples(1, 2048, 128) == 1
+
+def test_states_are_small_beside_the_output_and_still_fill_the_device():
+    assert at_once(4, 1024, 64) == 4  # the states of few samples are free
+    assert at_once(32, 4096, 64) == 11  # three times as many tiles as fit at once, and thirds
+    assert at_once(8, 16384, 128) == 3
+    assert at_once(512, 256, 128) == 5  # more than a share, else multiprocessors are idle
+    assert at_once(1, 2048, 128) == 1
+
+
+def test_lengths_of_keys_take_memory_only_where_keys_are_not_turned():
+    assert at_once(64, 4096, 32, normalised=True) == at_once(64, 4096, 32) == 64
+    assert at_once(32, 4096, 64, normalised=True) == at_once(32, 4096, 64)
+    assert at_once(256, 1024, 16, normalised=True) == at_once(256, 1024, 16)  # all in one pass
+    assert at_once(64, 4095, 32, normalised=True) < at_once(64, 4095, 32)  # not whole blocks
 
 
 class Memory:

@@ -108,7 +108,7 @@ def test_another_order_of_tokens_is_caught(monkeypatch):
 @pytest.mark.skipif(DEVICE == "cuda", reason="who is first there is a matter of luck")
 def test_sums_over_keys_that_are_still_to_be_read_are_caught(monkeypatch):
     six_tiles = 6 * 4 * 256 * 32
-    monkeypatch.setattr(sums, "_free_bytes", lambda form, room, _: slice(room - six_tiles, room))
+    monkeypatch.setattr(sums, "_free_bytes", lambda f, keys, room, _: slice(room - six_tiles, room))
     with pytest.raises(AssertionError, match="allowed"):
         assert_right(False, batch=1, heads=5, queries=1024, keys=1024, dim=32)
 

@@ -19,7 +19,7 @@ from saccade.ops.taylor.triton.problem import (
     tile_pairs,
 )
 from saccade.ops.taylor.triton.rows import quotient_gradients, temperature_gradient
-from saccade.ops.taylor.triton.sums import rounds, row_sums
+from saccade.ops.taylor.triton.sums import has_lengths, rounds, row_sums
 
 __all__ = [
     "keeps_state",
@@ -171,21 +171,25 @@ def _samples_at_once(f: Form) -> int:
 
     Of those, as many as take all samples in the fewest rounds.
     """
-    lengths = f.keys if f.normalised else 0
-    numbers = f.pairs * 256 * f.width + lengths
-    state = f.heads * (numbers * f.operands.itemsize + 4 * f.moments_size)
     output = f.batch_heads * f.queries * f.width * f.dtype.itemsize
+    allowed = max(FREE_BYTES, _STATE_SHARE * output)
+
+    def fits(samples: int) -> bool:
+        lengths = f.keys if has_lengths(f, samples) else 0
+        numbers = f.pairs * 256 * f.width + lengths
+        state = f.heads * (numbers * f.operands.itemsize + 4 * f.moments_size)
+        return samples * state <= allowed
+
     programs = f.heads * ceil_div(f.queries, _ROWS_AT_WORK)
     least = min(f.batch, ceil_div(multiprocessors(f.device), programs))
-    most = min(f.batch, int(max(FREE_BYTES, _STATE_SHARE * output) / state))
 
     def rounds_in_all(samples: int) -> float:
         parts, rest = divmod(f.batch, samples)
         last = _ROUNDS_OF_LAUNCHES + rounds(f, rest) if rest else 0
         return parts * (_ROUNDS_OF_LAUNCHES + rounds(f, samples)) + last
 
-    fewest_parts_first = range(max(least, most), least - 1, -1)
-    return min(fewest_parts_first, key=rounds_in_all)
+    fewest_parts_first = [samples for samples in range(f.batch, least, -1) if fits(samples)]
+    return min([*fewest_parts_first, least], key=rounds_in_all)
 
 
 def _parts(f: Form) -> Iterator[tuple[slice, slice]]:

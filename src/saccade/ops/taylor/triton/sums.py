@@ -21,7 +21,15 @@ from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, ceil_di
 from saccade.ops.taylor.triton.settings import Blocks
 from saccade.ops.taylor.triton.turned_kernels import accumulate_turned
 
-__all__ = ["Gradients", "rounds", "row_moments", "row_state", "row_sums", "turned_shares"]
+__all__ = [
+    "Gradients",
+    "has_lengths",
+    "rounds",
+    "row_moments",
+    "row_state",
+    "row_sums",
+    "turned_shares",
+]
 
 _PART_BLOCK = 1024
 _LEAST_STEPS = 8  # of a loop over the rows of a split
@@ -121,6 +129,14 @@ def rounds(f: Form, samples: int) -> float:
         return ceil_div(samples * f.heads, _at_once(f, f.blocks("narrow_sums")))
     output = samples * f.heads * f.queries * f.width * f.dtype.itemsize
     return _state_shares(f, samples * f.heads, f.keys, output).rounds
+
+
+def has_lengths(f: Form, samples: int) -> bool:
+    """Whether lengths of keys are written to memory where so many samples go at a time."""
+    if not f.normalised or _is_narrow(f):
+        return False
+    heads = samples * f.heads
+    return _turned_shares(f, heads, heads * f.queries * f.width * f.dtype.itemsize) is None
 
 
 def _state_shares(f: Form, batch_heads: int, tokens: int, room: int) -> _Shares:
@@ -293,14 +309,19 @@ def turned_shares(f: Form, room: int) -> _Shares | None:
     Sums of split rows lie in the same bytes, where no keys are or those are that nobody reads any
     more. Where they do not fit, rows are not split, or keys stay as they are: what is done sooner.
     """
+    return _turned_shares(f, f.batch_heads, room)
+
+
+def _turned_shares(f: Form, batch_heads: int, room: int) -> _Shares | None:
+    """The same for another number of heads."""
     size = f.blocks("accumulate")
     even = all(f.is_even(f.keys, blocks.block) for blocks in (size, f.blocks("moments")))
-    keys = f.batch_heads * _key_bytes(f)
+    keys = batch_heads * _key_bytes(f)
     if _is_narrow(f) or size.turned is None or not even or room < keys:
         return None
-    untouched = _state_shares(f, f.batch_heads, f.keys, room)
-    tiles, at_once = f.batch_heads * f.pairs, _at_once(f, size)
-    free = _free_bytes(f, room, tiles // at_once * at_once)
+    untouched = _state_shares(f, batch_heads, f.keys, room)
+    tiles, at_once = batch_heads * f.pairs, _at_once(f, size)
+    free = _free_bytes(f, keys, room, tiles // at_once * at_once)
     splits = ceil_div(f.keys, _LEAST_STEPS * size.block)
     most_parts = (free.stop - free.start) // (4 * 256 * f.width)
     shares = _shares(tiles, at_once, splits, most_parts)
@@ -312,12 +333,18 @@ def _key_bytes(f: Form) -> int:
     return f.keys * f.dim * f.dtype.itemsize
 
 
-def _free_bytes(f: Form, room: int, done: int) -> slice:
+def _free_bytes(f: Form, keys: int, room: int, done: int) -> slice:
     """The larger of what lies behind all turned keys and what the tiles done leave of them.
 
     Tiles are taken in the order of their heads.
+
+    Args:
+        f: The form.
+        keys: Bytes of all turned keys.
+        room: Bytes in all.
+        done: Tiles that are done.
     """
-    behind = slice(f.batch_heads * _key_bytes(f), room)
+    behind = slice(keys, room)
     before = slice(0, done // f.pairs * _key_bytes(f))
     return max(before, behind, key=lambda part: part.stop - part.start)
 
@@ -347,7 +374,7 @@ def _turned_sums(p: Problem, room: Tensor, shares: _Shares) -> tuple[Tensor, Ten
     f = p.form
     flat = room.view(-1)
     moments = _moments(p, None, flat, turned=True)
-    free = _free_bytes(f, room.nbytes, shares.whole)
+    free = _free_bytes(f, f.batch_heads * _key_bytes(f), room.nbytes, shares.whole)
     part = flat[free.start // room.itemsize : free.stop // room.itemsize]
     launch_of = functools.partial(_turned_launch, f)
     return _sum_tiles(p, shares, launch_of, (flat, p.v), part), moments
