@@ -171,24 +171,23 @@ def _samples_at_once(f: Form) -> int:
 
     Of those, as many as take all samples in the fewest rounds.
     """
+    state = f.heads * (f.pairs * 256 * f.width * f.operands.itemsize + 4 * f.moments_size)
+    lengths = f.heads * f.keys * f.operands.itemsize
     output = f.batch_heads * f.queries * f.width * f.dtype.itemsize
     allowed = max(FREE_BYTES, _STATE_SHARE * output)
-
-    def fits(samples: int) -> bool:
-        lengths = f.keys if has_lengths(f, samples) else 0
-        numbers = f.pairs * 256 * f.width + lengths
-        state = f.heads * (numbers * f.operands.itemsize + 4 * f.moments_size)
-        return samples * state <= allowed
-
     programs = f.heads * ceil_div(f.queries, _ROWS_AT_WORK)
     least = min(f.batch, ceil_div(multiprocessors(f.device), programs))
+    most = min(f.batch, int(allowed / state))
+
+    def fits(samples: int) -> bool:
+        return not has_lengths(f, samples) or samples * (state + lengths) <= allowed
 
     def rounds_in_all(samples: int) -> float:
         parts, rest = divmod(f.batch, samples)
         last = _ROUNDS_OF_LAUNCHES + rounds(f, rest) if rest else 0
         return parts * (_ROUNDS_OF_LAUNCHES + rounds(f, samples)) + last
 
-    fewest_parts_first = [samples for samples in range(f.batch, least, -1) if fits(samples)]
+    fewest_parts_first = filter(fits, range(most, least, -1))
     return min([*fewest_parts_first, least], key=rounds_in_all)
 
 
