@@ -173,8 +173,7 @@ def _samples_at_once(f: Form) -> int:
     """
     state = f.heads * (f.pairs * 256 * f.width * f.operands.itemsize + 4 * f.moments_size)
     lengths = f.heads * f.keys * f.operands.itemsize
-    output = f.batch_heads * f.queries * f.width * f.dtype.itemsize
-    allowed = max(FREE_BYTES, _STATE_SHARE * output)
+    allowed = max(FREE_BYTES, _STATE_SHARE * f.batch_heads * f.head_bytes)
     programs = f.heads * ceil_div(f.queries, _ROWS_AT_WORK)
     least = min(f.batch, ceil_div(multiprocessors(f.device), programs))
     most = min(f.batch, int(allowed / state))

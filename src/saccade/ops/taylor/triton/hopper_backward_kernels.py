@@ -49,10 +49,10 @@ from saccade.ops.taylor.triton.hopper_blocks import (
     line,
     load_table,
     operand_layout,
+    rounded,
     row_pointers,
     rows_layout,
 )
-from saccade.ops.taylor.triton.scores import PAIR
 
 __all__ = ["block_descriptor", "hopper_backward", "query_gradients"]
 
@@ -175,12 +175,6 @@ def scores(j, k, v, room, SLOTS: gl.constexpr, SCORES: gl.constexpr):
 
 
 @gluon.jit
-def rounded(x):
-    """Numbers out of the matrix unit, two to a register."""
-    return gl.inline_asm_elementwise(PAIR, "=r,r,r", [x], dtype=gl.bfloat16, is_pure=True, pack=2)
-
-
-@gluon.jit
 def weights(s, t, curve, shift, slope):
     """w and ds."""
     s = rounded(s)
@@ -225,6 +219,23 @@ def step(
         dv, dk = warpgroup_mma_wait(0, [dv, dk])
         dv, dk = warpgroup_mma_init(dv), warpgroup_mma_init(dk)
     return dv, dk
+
+
+@gluon.jit
+def key_gradients(dk, k_base, kn, scale, NORMALIZE: gl.constexpr):
+    """Those of keys in rows, from those of what entered the products."""
+    ROWS: gl.constexpr = dk.shape[0]
+    DIM: gl.constexpr = dk.shape[1]
+    LAYOUT: gl.constexpr = rows_layout(DIM, gl.num_warps())
+    if NORMALIZE:
+        k = gl.load(row_pointers(k_base, kn, ROWS, DIM)).to(gl.float32)
+        dk = gl.convert_layout(dk, LAYOUT)
+        inverse = 1.0 / gl.maximum(gl.sqrt(gl.sum(k * k, axis=1)), NORM_EPS)
+        along = gl.sum(dk * k, axis=1) * inverse * inverse
+        dk = ((dk - along[:, None] * k) * inverse[:, None]).to(gl.bfloat16)
+    else:
+        dk = gl.convert_layout((dk * scale).to(gl.bfloat16), LAYOUT)
+    return dk
 
 
 @gluon.jit(do_not_specialize=["heads"])
@@ -300,15 +311,7 @@ def hopper_backward(
     dv = gl.convert_layout((factor * dv + sum_dy[None, :]).to(BF16), LAYOUT)
     row = bh.to(gl.int64) * keys + first
     gl.store(row_pointers(dv_ptr + row * DIM, DIM, ROWS, DIM), dv)
-    dk *= factor
-    if NORMALIZE:
-        k = gl.load(row_pointers(k_base, kn, ROWS, DIM)).to(gl.float32)
-        dk = gl.convert_layout(dk, LAYOUT)
-        inverse = 1.0 / gl.maximum(gl.sqrt(gl.sum(k * k, axis=1)), NORM_EPS)
-        along = gl.sum(dk * k, axis=1) * inverse * inverse
-        dk = ((dk - along[:, None] * k) * inverse[:, None]).to(BF16)
-    else:
-        dk = gl.convert_layout((dk * scale).to(BF16), LAYOUT)
+    dk = key_gradients(dk * factor, k_base, kn, scale, NORMALIZE)
     gl.store(row_pointers(dk_ptr + row * DIM, DIM, ROWS, DIM), dk)
 
 

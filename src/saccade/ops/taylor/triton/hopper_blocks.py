@@ -12,7 +12,7 @@ from triton.experimental.gluon.language.nvidia.hopper import tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.runtime import MockTensor
 
-from saccade.ops.taylor.triton.scores import FUSED
+from saccade.ops.taylor.triton.scores import FUSED, PAIR
 
 __all__ = [
     "all_warps_here",
@@ -21,6 +21,7 @@ __all__ = [
     "line",
     "load_table",
     "operand_layout",
+    "rounded",
     "row_pointers",
     "rows_layout",
 ]
@@ -67,6 +68,12 @@ def line(x, a, b):
         is_pure=True,
         pack=2,
     )
+
+
+@gluon.jit
+def rounded(x):
+    """Numbers out of the matrix unit, two to a register."""
+    return gl.inline_asm_elementwise(PAIR, "=r,r,r", [x], dtype=gl.bfloat16, is_pure=True, pack=2)
 
 
 @gluon.jit

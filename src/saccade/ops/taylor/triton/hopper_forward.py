@@ -50,15 +50,14 @@ def heads_at_a_time(f: Form) -> list[int]:
     given, to the beginning, before which all of the output is free.
     """
     unit = f.keys * f.dim * f.dtype.itemsize
-    output = f.queries * f.dim * f.dtype.itemsize
     if unit * f.batch_heads <= FREE_BYTES:
         return [f.batch_heads]
     sums = (key_splits(f) + 1) * f.dim  # float32, of a quarter of all heads
-    spare = max(FREE_BYTES, f.batch_heads * (output // 4 - 4 * f.queries - sums))
+    spare = max(FREE_BYTES, f.batch_heads * (f.head_bytes // 4 - 4 * f.queries - sums))
     counts: list[int] = []
     done = 0
     while done < f.batch_heads:
-        count = min(f.batch_heads - done, max(spare, done * output) // unit)
+        count = min(f.batch_heads - done, max(spare, done * f.head_bytes) // unit)
         if done % f.heads == 0 and count >= f.heads:
             count -= count % f.heads
         else:

@@ -48,10 +48,10 @@ from saccade.ops.taylor.triton.hopper_blocks import (
     block_descriptor,
     copy_block,
     line,
+    rounded,
     row_pointers,
     rows_layout,
 )
-from saccade.ops.taylor.triton.scores import PAIR
 from saccade.ops.taylor.triton.split_warps import split_warps
 
 __all__ = ["block_descriptor", "hopper_forward"]
@@ -88,7 +88,7 @@ def start_scores(x, k, SCORES: gl.constexpr):
 @gluon.jit
 def halfway(s, curve):
     """t and u in bfloat16."""
-    t = gl.inline_asm_elementwise(PAIR, "=r,r,r", [s], dtype=gl.bfloat16, is_pure=True, pack=2)
+    t = rounded(s)
     return t, line(t, curve, 1.0)
 
 

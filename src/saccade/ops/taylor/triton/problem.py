@@ -164,6 +164,11 @@ class Form:
         return self.batch * self.heads
 
     @functools.cached_property
+    def head_bytes(self) -> int:
+        """Bytes of the output of a head."""
+        return self.queries * self.width * self.dtype.itemsize
+
+    @functools.cached_property
     def padded_dim(self) -> int:
         """D as the kernels take it."""
         return power_of_two(self.dim)

@@ -127,8 +127,8 @@ def rounds(f: Form, samples: int) -> float:
     """How often programs fill the device to sum the states of so many samples."""
     if _is_narrow(f):
         return ceil_div(samples * f.heads, _at_once(f, f.blocks("narrow_sums")))
-    output = samples * f.heads * f.queries * f.width * f.dtype.itemsize
-    return _state_shares(f, samples * f.heads, f.keys, output).rounds
+    heads = samples * f.heads
+    return _state_shares(f, heads, f.keys, heads * f.head_bytes).rounds
 
 
 def has_lengths(f: Form, samples: int) -> bool:
@@ -136,7 +136,7 @@ def has_lengths(f: Form, samples: int) -> bool:
     if not f.normalised or _is_narrow(f):
         return False
     heads = samples * f.heads
-    return _turned_shares(f, heads, heads * f.queries * f.width * f.dtype.itemsize) is None
+    return _turned_shares(f, heads, heads * f.head_bytes) is None
 
 
 def _state_shares(f: Form, batch_heads: int, tokens: int, room: int) -> _Shares:

@@ -43,13 +43,12 @@ def _launch(f: Form, kernel: object, *numbers: float, grad_stride: Strides = ())
     rows, block = power_of_two(f.queries), power_of_two(f.keys)
     is_long = max(rows, block) > MOST_TOKENS
     sizes = (f.heads, f.queries, f.keys, f.dim, f.width, *f.q_stride, *f.k_stride, *f.v_stride)
-    strides = (f.q_stride, f.k_stride, f.v_stride, *([grad_stride] if grad_stride else []))
     constants: dict[str, Any] = {
         "ROWS": rows,
         "BLOCK": block,
         "LIFT": f.normalise_output,
         **f.flags(masked=True),
-        "GRAIN": grain_of(f.dim, f.width, *strides),
+        "GRAIN": grain_of(f.dim, f.width, f.q_stride, f.k_stride, f.v_stride, grad_stride),
         "num_warps": 8 if is_long else 4,
     }
     if f.capability == (9, 0) and not is_long:
