@@ -94,7 +94,7 @@ def _run_five_products(
     inputs = (p.q, p.k, p.v, p.temperature, rows.curves, rows.shifts, rows.dy, rows.sum_dy)
     launches.keys(*inputs, sums, dk, dv)
     del rows, inputs  # dq finds room where dy was
-    dq, dt = p.new(*p.q.shape), p.numbers(f.batch_heads, f.queries)
+    dq, dt = p.new(*p.q.shape), p.numbers(f.batch_heads, launches.queries.grid[0])
     launches.queries(sums, p.q, p.temperature, dq, dt)
     return dq, dk, dv, temperature_gradient(p, dt)
 
@@ -110,8 +110,9 @@ def _run_backward_anywhere(p: Problem, grad: Tensor, out: Tensor, total: Tensor)
     f = p.form
     rows = weighted_gradients(p, grad, out, total)
     dq, dk, dv = (p.new(*x.shape) for x in (p.q, p.k, p.v))
-    dt = p.numbers(f.batch_heads, f.queries)
+    queries = _queries_launch(f)
+    dt = p.numbers(f.batch_heads, queries.grid[0])
     inputs = (p.q, p.k, p.v, p.key_mask, p.temperature)
-    _queries_launch(f)(*inputs, *key_coefficients(p), rows.dy, rows.dz, dq, dt)
+    queries(*inputs, *key_coefficients(p), rows.dy, rows.dz, dq, dt)
     _keys_launch(f)(*inputs, rows.curves, rows.shifts, rows.dy, rows.sum_dy, dk, dv)
     return dq, dk, dv, temperature_gradient(p, dt)

@@ -100,11 +100,12 @@ def direct_queries(
     NORMALIZE: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
     GRAIN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a block of queries, and of the temperature."""
+    """The gradient of a block of queries, and their share of the temperature's."""
     D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn = multiples(
         (D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn), GRAIN
     )
-    first, bh = tl.program_id(0) * ROWS, tl.program_id(1)
+    block, bh = tl.program_id(0), tl.program_id(1)
+    first = block * ROWS
     keep = first + tl.arange(0, ROWS) < queries
     cols, wide = tl.arange(0, DP), tl.arange(0, EP)
     factor = scale
@@ -139,7 +140,8 @@ def direct_queries(
     dq, dt = pull_back_weighted(dx * over, raw, factor, NORMALIZE)
     store_rows(dq_ptr + row * D, keep, cols, D, D, dq)
     if NORMALIZE:
-        tl.store(dt_ptr + row + tl.arange(0, ROWS), dt * scale, mask=keep)
+        share = tl.sum(tl.where(keep, dt, 0.0), axis=0) * scale
+        tl.store(dt_ptr + bh.to(tl.int64) * tl.num_programs(0) + block, share)
 
 
 @triton.jit

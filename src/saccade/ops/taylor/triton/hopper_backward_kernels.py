@@ -320,10 +320,11 @@ def query_gradients(
     sums_ptr, q_ptr, temperature_ptr, dq_ptr, dt_ptr, heads, queries, qb, qh, qn, scale, over,
     DIM: gl.constexpr, BLOCK: gl.constexpr, NORMALIZE: gl.constexpr,
 ):  # fmt: skip
-    """dq of a block of queries from what was added up, and their shares of the temperature's."""
+    """dq of a block of queries from what was added up, and their share of the temperature's."""
     W: gl.constexpr = gl.num_warps()
     LAYOUT: gl.constexpr = rows_layout(DIM, W)
-    first, bh = gl.program_id(0) * BLOCK, gl.program_id(1)
+    block, bh = gl.program_id(0), gl.program_id(1)
+    first = block * BLOCK
     row = bh.to(gl.int64) * queries + first
     x = gl.load(sums_ptr + row * DIM + gl.arange(0, BLOCK * DIM, sums_layout(DIM, W)))
     if NORMALIZE:  # all that is read before any of it is waited for
@@ -335,7 +336,8 @@ def query_gradients(
     if NORMALIZE:
         x, q = gl.convert_layout(x, LAYOUT), q.to(gl.float32)
         along = gl.sum(x * q, axis=1)
-        gl.store(dt_ptr + row + gl.arange(0, BLOCK, gl.SliceLayout(1, LAYOUT)), along * scale)
+        share = gl.sum(along, axis=0) * scale
+        gl.store(dt_ptr + bh.to(gl.int64) * gl.num_programs(0) + block, share)
         length = gl.maximum(gl.sqrt(gl.sum(q * q, axis=1)), NORM_EPS)
         x -= (along / (length * length))[:, None] * q
         x = (x * factor).to(gl.bfloat16)

@@ -220,6 +220,6 @@ def _added(parts: Tensor) -> Tensor:
 
 
 def temperature_gradient(p: Problem, dt: Tensor) -> Tensor | None:
-    """(H,) from shares of queries, or of heads (B H, any number)."""
+    """(H,) from shares of queries, of blocks of them or of heads (B H, any number)."""
     f = p.form
     return dt.view(f.batch, f.heads, -1).sum(dim=(0, 2)) if f.normalised else None
