@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 
+from saccade.ops.launches import rehearsing
 from saccade.ops.taylor.triton.problem import Problem
 from tests.ops.fused_taylor import draw, draw_shift, equation, fused, fused_shift, shift_equation
 from tests.ops.mechanisms import assert_as_good_as_plain
@@ -46,6 +47,17 @@ def normalised_problem(*qkv):
     """TaylorShift's, each head with a temperature of its own."""
     heads, device = qkv[0].shape[1], qkv[0].device
     return problem_of(*qkv, temperature=torch.linspace(0.5, 4.0, heads, device=device))
+
+
+def noting(forms, form, launch):
+    """The launch, which notes its form; not where launches are only rehearsed."""
+
+    def noted(*tensors):
+        if not rehearsing():
+            forms.append(form)
+        launch(*tensors)
+
+    return noted
 
 
 def held_to_plain_torch(dim, normalised, shape):

@@ -27,6 +27,7 @@ from tests.ops.hopper_calls import (
     both_widths,
     held_to_plain_torch,
     normalised_problem,
+    noting,
     nowhere,
     on_hopper,
     problem_of,
@@ -198,7 +199,7 @@ def taken(monkeypatch):
 
     def noted(f, **options):
         def launched(part):
-            return part._replace(launch=lambda *x: forms.append(f) or part.launch(*x))
+            return part._replace(launch=noting(forms, f, part.launch))
 
         parts = parts_of(f, **options)
         return None if parts is None else [launched(part) for part in parts]

@@ -119,6 +119,8 @@ def imitated(monkeypatch):
             pass
 
         def __call__(self, q, k, v, temperature, sum_v, out, total):
+            if launches.rehearsing():
+                return
             f = self.f
             forms.append(f)
             out = out.view(f.batch, f.heads, f.queries, f.dim)
