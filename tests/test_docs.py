@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from saccade.config import differences, load_config
 from saccade.layers import ATTENTIONS, list_attentions
 from saccade.ops.taylor import memory_threshold, speed_threshold
 from tests.waiting import PATIENCE_S
@@ -94,6 +95,17 @@ def test_table_of_thresholds(threshold, symmetric):
     call = "symmetric=True" if symmetric else f"{threshold.__name__}(d)"
     expected = [str(threshold(d, symmetric=symmetric)) for d in (8, 16, 32, 64, 128)]
     assert table[f"{name}, `{call}`"] == expected
+
+
+def test_the_explained_run_is_that_of_the_command():
+    page = (ROOT / "docs" / "explain.md").read_text()
+    command = re.search(r"^saccade train (.*?) --out", page, flags=re.DOTALL | re.MULTILINE)
+    recipe, *overrides = command[1].replace("\\\n", "").split()
+    run = ROOT / "benchmarks" / "explain_cifar_h200_202611"
+    trained = load_config(run / "config.yaml")
+    assert differences(trained, load_config(recipe, overrides), ignored={"data.root"}) == []
+    accuracy = json.loads((run / "summary.json").read_text())["test_accuracy"]
+    assert f"{100 * accuracy:.2f} % of the test set right" in page
 
 
 LINK = re.compile(r"\]\(([^)#]+)")

@@ -3,11 +3,13 @@
 import json
 import re
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from saccade.config import differences, load_config
+from saccade.config import differences, load_config, recipe_text
+from saccade.models.variants import MODELS
 from saccade.study.comparison import ComparisonFolder
 from saccade.study.comparison.results import collect
 
@@ -127,7 +129,6 @@ def test_the_accuracies_are_those_of_the_runs():
         found.setdefault(run.name.partition("_")[0], []).append(run)
     assert list(found) == [
         "cifar10-taylor",
-        "hybrid-cifar10",
         "taylorir-base-cifar10",
         "taylorir-small-cifar10",
         "vit-cifar10",
@@ -159,23 +160,33 @@ def test_the_runs_are_those_of_the_recipes():
         assert differences(load_config(run / "config.yaml"), recipe, ignored=ignored) == [], run
 
 
-def test_the_recipes_tell_what_their_attention_reached_in_the_comparison():
-    folder = "compare_vit_cifar10_h200_202611"
-    rows = json.loads((ROOT / "benchmarks" / folder / "results.json").read_text())["rows"]
-    found = {row["attention"]: row for row in rows}
-    compared = load_config(ROOT / "benchmarks" / folder / "base.yaml")
-    for name in ("favor", "relu", "gelu", "exp", "elu", "ftheta"):
-        header = (ROOT / f"src/saccade/recipes/performer-{name}-cifar10.yaml").read_text()
-        attention = "performer" if name == "favor" else f"performer_{name}"
-        row = found[attention]
-        seeds = ", ".join(f"{100 * accuracy:.2f}" for accuracy in row["accuracies"])
-        assert f" {100 * row['accuracy']:.2f} % on the test set, mean of three seeds" in header
-        assert f"({seeds}; spread {100 * row['accuracy_spread']:.2f})" in header
-        assert f" {row['seconds_per_epoch']:.2f} s an epoch alone" in header
-        assert folder in header
-        recipe = load_config(f"performer-{name}-cifar10")
-        ignored = {"model.name", "model.attention", "train.device"}
-        assert differences(compared, recipe, ignored=ignored) == []
+@pytest.mark.parametrize(
+    ("name", "backbone", "attention"),
+    [
+        ("hybrid-cifar10", "hybrid", "taylorshift"),
+        ("performer-favor-cifar10", "vit", "performer"),
+        *(
+            (f"performer-{phi}-cifar10", "vit", f"performer_{phi}")
+            for phi in ("relu", "gelu", "exp", "elu", "ftheta")
+        ),
+    ],
+)
+def test_the_recipe_tells_what_its_attention_reached_in_the_comparison(name, backbone, attention):
+    folder = ROOT / "benchmarks" / f"compare_{backbone}_cifar10_h200_202611"
+    rows = json.loads((folder / "results.json").read_text())["rows"]
+    row = next(row for row in rows if row["attention"] == attention)
+    header = recipe_text(name)
+    seeds = ", ".join(f"{100 * accuracy:.2f}" for accuracy in row["accuracies"])
+    assert f" {100 * row['accuracy']:.2f} % on the test set, mean of three seeds" in header
+    assert f"({seeds}; spread {100 * row['accuracy_spread']:.2f})" in header
+    assert f" {row['seconds_per_epoch']:.2f} s an epoch alone" in header
+    assert folder.name in header
+    compared, recipe = load_config(folder / "base.yaml"), load_config(name)
+    ignored = {"model.name", "model.attention", "train.device"}
+    assert differences(compared, recipe, ignored=ignored) == []
+    network = MODELS[recipe.model.name].config
+    assert (recipe.model.attention or network.attention) == attention
+    assert replace(network, attention="softmax") == MODELS[compared.model.name].config
 
 
 @pytest.mark.parametrize("backbone", ["vit", "hybrid"])

@@ -1,6 +1,6 @@
 """The first ten test images of a run, and its map of each by every method.
 
-    python docs/figures/explain_cifar.py runs/hybrid-cifar10
+    python docs/figures/explain_cifar.py runs/hybrid-110
 
 The images are those that come first, whatever they show. Writes explain_cifar.png, in 256
 colours, beside this file.
