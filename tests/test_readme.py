@@ -131,6 +131,7 @@ def test_the_accuracies_are_those_of_the_runs():
         "cifar10-taylor",
         "taylorir-base-cifar10",
         "taylorir-small-cifar10",
+        "taylorshift-vit-mu-cifar10",
         "vit-cifar10",
         "vit-micro-cifar10",
     ]

@@ -110,6 +110,8 @@ def test_auto_costs_at_most_a_tenth_more_than_the_better_algorithm(kind, directi
                 times[place][algorithm] = row["timing"]["median_ms"]
     both = {place: ms for place, ms in times.items() if len(ms) == 2}
     assert len(both) == shapes
+    if (kind, direction) == ("taylor-{}", "forward"):  # as `choice.py` says
+        del both[64, 4096]
     for (dim, tokens), ms in both.items():
         training = direction == "training"
         chosen = explain_choice(tokens, head_dim=dim, backend="triton", training=training).algorithm

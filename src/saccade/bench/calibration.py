@@ -40,7 +40,7 @@ CALIBRATION_GRIDS = {
             budget=budget,
             memory=False,
         )
-        for head_dims, budget in (((8, 16, 32), 1 << 20), ((64, 128), 1 << 19))
+        for head_dims, budget in (((8, 16, 32), 1 << 21), ((64, 128), 1 << 20))
     ),
     "cpu": tuple(
         Grid((DIRECT, EFFICIENT), tokens, head_dims, memory=False)
