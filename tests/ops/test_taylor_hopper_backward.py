@@ -34,7 +34,7 @@ from tests.ops.hopper_calls import (
     random_projection,
 )
 
-TWO_KERNELS = ["weighted_row_gradients", "direct_queries", "direct_keys"]
+TWO_KERNELS = ["weighted_row_gradients", "direct_keys", "direct_queries"]
 FIVE_PRODUCTS = ["weighted_row_gradients", "hopper_backward", "query_gradients"]
 
 

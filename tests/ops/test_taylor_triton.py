@@ -235,6 +235,12 @@ def test_blocks_that_go_by_fit_the_tables():
             size = settings.blocks_for(f"direct_{kernel}", dim, dtype, capability).block
             assert size in (32, 64, 128)
             assert TABLE_STEP.value % size == 0
+        for dim in range(1, 129):  # what programs of keys keep are whole blocks of queries' loop
+            keys, queries = (
+                settings.blocks_for(f"direct_{kernel}", dim, dtype, capability)
+                for kernel in ("keys", "queries")
+            )
+            assert keys.rows % queries.block == 0
 
 
 @pytest.mark.parametrize(
@@ -257,6 +263,18 @@ def test_tables_are_written_to_their_end(queries, dim, programs, monkeypatch):
     # Rows that do not exist add nothing to any gradient.
     assert found.shifts.count_nonzero() - found.shifts.isnan().sum() == 2 * queries
     torch.testing.assert_close(found.sum_dy, out[0].sum(dim=1) * p.form.lift)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("keys", "dim"), [(40, 128), (130, 64), (70, 16)])
+def test_what_no_key_wrote_into_a_table_is_not_read(keys, dim, masked, monkeypatch):
+    inputs = draw_shift(0, batch=1, heads=2, queries=50, keys=keys, dim=dim, masked=masked)
+    found = with_gradients(partial(fused_shift, "direct"), inputs, torch.float32)
+    table = Problem.table
+    monkeypatch.setattr(Problem, "table", lambda p, rows: table(p, rows).fill_(torch.nan))
+    again = with_gradients(partial(fused_shift, "direct"), inputs, torch.float32)
+    for before, after in zip(found, again, strict=True):
+        torch.testing.assert_close(before, after, rtol=0, atol=0)
 
 
 @both

@@ -29,6 +29,7 @@ __all__ = [
     "pull_back_weighted",
     "row_factors",
     "rows_times",
+    "store_coefficients",
     "store_rows",
     "table_offset",
     "table_place",
@@ -131,6 +132,14 @@ def load_table(head_ptr, start, BLOCK: tl.constexpr):
     else:
         x = tl.load(head_ptr + table_place(start + tl.arange(0, BLOCK)))
     return x if COMPILED else x.to(tl.float32)  # the interpreter cannot multiply bfloat16
+
+
+@triton.jit
+def store_coefficients(curves_ptr, slopes_ptr, place, alpha, a, b):
+    """Write, alpha being 1 / |k|, what w' = slope s + curve s^2 takes of normalised keys."""
+    dtype = curves_ptr.dtype.element_ty
+    tl.store(curves_ptr + place, (a * alpha * alpha).to(dtype))
+    tl.store(slopes_ptr + place, (b * alpha).to(dtype))
 
 
 @triton.jit

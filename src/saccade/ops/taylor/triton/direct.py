@@ -11,7 +11,7 @@ from saccade.ops.taylor.triton.hopper_backward import Backward, backward_launche
 from saccade.ops.taylor.triton.hopper_forward import run_forward
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Grads, Problem, ceil_div
 from saccade.ops.taylor.triton.rows import (
-    key_coefficients,
+    coefficient_tables,
     sum_keys,
     temperature_gradient,
     weighted_gradients,
@@ -110,9 +110,9 @@ def _run_backward_anywhere(p: Problem, grad: Tensor, out: Tensor, total: Tensor)
     f = p.form
     rows = weighted_gradients(p, grad, out, total)
     dq, dk, dv = (p.new(*x.shape) for x in (p.q, p.k, p.v))
-    queries = _queries_launch(f)
+    tables, queries = coefficient_tables(p), _queries_launch(f)
     dt = p.numbers(f.batch_heads, queries.grid[0])
     inputs = (p.q, p.k, p.v, p.key_mask, p.temperature)
-    queries(*inputs, *key_coefficients(p), rows.dy, rows.dz, dq, dt)
-    _keys_launch(f)(*inputs, rows.curves, rows.shifts, rows.dy, rows.sum_dy, dk, dv)
+    _keys_launch(f)(*inputs, rows.curves, rows.shifts, rows.dy, rows.sum_dy, dk, dv, *tables)
+    queries(*inputs, *tables, rows.dy, rows.dz, dq, dt)
     return dq, dk, dv, temperature_gradient(p, dt)

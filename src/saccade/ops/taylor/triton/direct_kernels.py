@@ -28,8 +28,10 @@ from saccade.ops.taylor.triton.blocks import (
     pull_back,
     pull_back_weighted,
     row_factors,
+    store_coefficients,
     store_rows,
     table_offset,
+    table_place,
 )
 from saccade.ops.taylor.triton.scores import add_row_sums, line, rounded, rounded_sum, times
 
@@ -147,13 +149,16 @@ def direct_queries(
 @triton.jit
 def direct_keys(
     q_ptr, k_ptr, v_ptr, mask_ptr, temperature_ptr, curves_ptr, shifts_ptr, dy_ptr, sum_dy_ptr,
-    dk_ptr, dv_ptr, heads, queries, keys, D, E,
+    dk_ptr, dv_ptr, key_curves_ptr, key_slopes_ptr, heads, queries, keys, D, E,
     qb, qh, qn, qd, kb, kh, kn, kd, vb, vh, vn, vd, scale, over, a, b, c,
     DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     NORMALIZE: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
     GRAIN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a block of keys and values."""
+    """The gradients of a block of keys and values.
+
+    Where keys are normalised, their coefficients are kept for `direct_queries`.
+    """
     D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn = multiples(
         (D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn), GRAIN
     )
@@ -166,7 +171,11 @@ def direct_keys(
     k = load_rows(k_base, keep, cols, D, kn, kd, False).to(tl.float32)
     v = load_rows(v_base, keep, wide, E, vn, vd, False).to(DTYPE)
     # The keys' own factor, or the scale, is in k; that of queries in the curves, dy and dz.
-    k = (k * row_factors(k, 1.0 if NORMALIZE else scale, NORMALIZE)[:, None]).to(DTYPE)
+    alpha = row_factors(k, 1.0 if NORMALIZE else scale, NORMALIZE)
+    k = (k * alpha[:, None]).to(DTYPE)
+    if NORMALIZE:
+        place = table_offset(bh, keys) + table_place(first + tl.arange(0, ROWS))
+        store_coefficients(key_curves_ptr, key_slopes_ptr, place, tl.where(keep, alpha, 0.0), a, b)
     q_base = q_ptr + head_offset(bh, heads, qb, qh)
     row = bh.to(tl.int64) * queries
     dy_base = dy_ptr + row * E

@@ -13,6 +13,7 @@ from saccade.ops.taylor.triton.blocks import (
     multiples,
     output_factor,
     row_factors,
+    store_coefficients,
     store_rows,
     table_offset,
     table_place,
@@ -26,30 +27,23 @@ def key_sums(
     k_ptr, v_ptr, mask_ptr, curves_ptr, slopes_ptr, sums_ptr, heads, keys, D, E,
     kb, kh, kn, kd, vb, vh, vn, vd, a, b,
     DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr,
-    SUM: tl.constexpr, NORMALIZE: tl.constexpr, MASKED: tl.constexpr, GRAIN: tl.constexpr,
+    NORMALIZE: tl.constexpr, MASKED: tl.constexpr, GRAIN: tl.constexpr,
 ):  # fmt: skip
-    """The sum of v over a block of keys, where asked for.
-
-    Where keys are normalised, w' = b s / |k| + a s^2 / |k|^2, and both coefficients are kept.
-    """
+    """The sum of v over a block of keys; where these are normalised, their coefficients."""
     D, E, kb, kh, kn, vb, vh, vn = multiples((D, E, kb, kh, kn, vb, vh, vn), GRAIN)
     block, bh = tl.program_id(0), tl.program_id(1)
     first = block * ROWS
     keep = kept_rows(first, keys, mask_ptr + (bh // heads).to(tl.int64) * keys, ROWS, MASKED)
     cols, wide = tl.arange(0, DP), tl.arange(0, EP)
-    if SUM:
-        v_base = v_ptr + head_offset(bh, heads, vb, vh) + first.to(tl.int64) * vn
-        v = load_rows(v_base, keep, wide, E, vn, vd, False).to(tl.float32)
-        slot = bh.to(tl.int64) * tl.num_programs(0) + block
-        tl.store(sums_ptr + slot * E + wide, tl.sum(v, axis=0), mask=wide < E)
+    v_base = v_ptr + head_offset(bh, heads, vb, vh) + first.to(tl.int64) * vn
+    v = load_rows(v_base, keep, wide, E, vn, vd, False).to(tl.float32)
+    slot = bh.to(tl.int64) * tl.num_programs(0) + block
+    tl.store(sums_ptr + slot * E + wide, tl.sum(v, axis=0), mask=wide < E)
     if NORMALIZE:
         k_base = k_ptr + head_offset(bh, heads, kb, kh) + first.to(tl.int64) * kn
         alpha = row_factors(load_rows(k_base, keep, cols, D, kn, kd, False), 1.0, True)
-        alpha = tl.where(keep, alpha, 0.0)
         place = table_offset(bh, keys) + table_place(first + tl.arange(0, ROWS))
-        dtype = curves_ptr.dtype.element_ty
-        tl.store(curves_ptr + place, (a * alpha * alpha).to(dtype))
-        tl.store(slopes_ptr + place, (b * alpha).to(dtype))
+        store_coefficients(curves_ptr, slopes_ptr, place, tl.where(keep, alpha, 0.0), a, b)
 
 
 @triton.jit(do_not_specialize=["heads"])

@@ -26,7 +26,7 @@ from saccade.ops.taylor.triton.row_kernels import (
 __all__ = [
     "KeySums",
     "Weighted",
-    "key_coefficients",
+    "coefficient_tables",
     "key_splits",
     "quotient_gradients",
     "sum_keys",
@@ -126,9 +126,8 @@ def weighted_gradients(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> 
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
-def _key_sums_launch(f: Form, *, values: bool) -> Launch:
+def _key_sums_launch(f: Form) -> Launch:
     constants = {
-        "SUM": values,
         "DP": f.padded_dim,
         "EP": f.padded_width,
         "ROWS": _ROWS,
@@ -158,20 +157,17 @@ class KeySums(NamedTuple):
 def sum_keys(p: Problem) -> KeySums:
     """One pass over keys and values, for the direct kernels."""
     f = p.form
-    launch = _key_sums_launch(f, values=True)
-    curves, slopes = _coefficient_tables(p)
+    launch = _key_sums_launch(f)
+    curves, slopes = coefficient_tables(p)
     sums = p.numbers(f.batch_heads, launch.grid[0], f.width)
     launch(p.k, p.v, p.key_mask, curves, slopes, sums)
     return KeySums(_added(sums), curves, slopes)
 
 
-def key_coefficients(p: Problem) -> tuple[Tensor, Tensor]:
-    """The coefficients of s^2 and s for each key; any tensors where keys are not normalised."""
-    curves, slopes = _coefficient_tables(p)
-    if p.form.normalised:
-        launch = _key_sums_launch(p.form, values=False)
-        launch(p.k, p.v, p.key_mask, curves, slopes, curves)
-    return curves, slopes
+def coefficient_tables(p: Problem) -> tuple[Tensor, Tensor]:
+    """Room for the coefficients of s^2 and s for each key; any tensors where none are kept."""
+    f = p.form
+    return (p.table(f.keys), p.table(f.keys)) if f.normalised else (p.k, p.k)
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
@@ -207,11 +203,6 @@ def unit_keys(p: Problem, splits: int, unit: Tensor) -> Tensor:
     sums = p.numbers(f.batch_heads, splits, f.width)
     _prepare_launch(f, splits)(p.k, p.v, unit, sums)
     return _added(sums)
-
-
-def _coefficient_tables(p: Problem) -> tuple[Tensor, Tensor]:
-    f = p.form
-    return (p.table(f.keys), p.table(f.keys)) if f.normalised else (p.k, p.k)
 
 
 def _added(parts: Tensor) -> Tensor:
