@@ -1,5 +1,5 @@
-"""Set-up that every test shares: one torch thread a worker, interpreted kernels without a GPU, and
-the operators timm asks for.
+"""Set-up that every test shares: one torch thread a worker, the same draws every time, interpreted
+kernels without a GPU, and the operators timm asks for.
 """
 
 import os
@@ -33,6 +33,12 @@ def _define_torchvision_operators() -> None:
 
 
 _define_torchvision_operators()
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Draws without a generator of their own are the same in whatever order tests run."""
+    torch.manual_seed(0)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
