@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -58,7 +58,7 @@ CONFIG_VERSION = 1
 class Config(Section):
     """Everything that decides a run; `search` and `tune` are for `saccade tune` alone."""
 
-    version: int = CONFIG_VERSION
+    version: Annotated[int, Field(strict=True, ge=1)] = CONFIG_VERSION
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     augment: AugmentConfig = AugmentConfig()
