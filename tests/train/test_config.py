@@ -87,6 +87,8 @@ def test_what_watches_validation_needs_it() -> None:
     for override in ("optim.schedule=plateau", "train.early_stopping_patience=3"):
         with pytest.raises(ConfigError, match="val_fraction is 0"):
             load_config("digits-quick", [override, "data.val_fraction=0"])
+        # A folder may have a validation split of its own: that is seen when it is loaded.
+        load_config("digits-quick", [override, "data.val_fraction=0", "data.name=folder"])
 
 
 def test_what_cannot_be_sharded_is_refused() -> None:
