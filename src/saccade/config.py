@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -58,7 +58,7 @@ CONFIG_VERSION = 1
 class Config(Section):
     """Everything that decides a run; `search` and `tune` are for `saccade tune` alone."""
 
-    version: int = CONFIG_VERSION
+    version: Annotated[int, Field(strict=True, ge=1)] = CONFIG_VERSION
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     augment: AugmentConfig = AugmentConfig()
@@ -86,15 +86,17 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _validation_where_needed(self) -> Config:
-        if self.data.val_fraction > 0:
-            return self
-        if self.optim.schedule == "plateau":
-            raise ValueError("optim.schedule='plateau' watches validation: data.val_fraction is 0")
-        if self.train.early_stopping_patience is not None:
-            raise ValueError(
-                "train.early_stopping_patience watches validation: data.val_fraction is 0"
-            )
+        if self.data.is_without_validation and (key := self.watches_validation()):
+            raise ValueError(f"{key} watches validation: data.val_fraction is 0")
         return self
+
+    def watches_validation(self) -> str | None:
+        """The key that makes the run depend on validation images, if any does."""
+        if self.optim.schedule == "plateau":
+            return "optim.schedule='plateau'"
+        if self.train.early_stopping_patience is not None:
+            return "train.early_stopping_patience"
+        return None
 
 
 def make_config(values: Mapping[str, Any], *, source: str = "config") -> Config:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoint", "RunFolder", "find_runs", "write_json", "write_text"]
 
 MANIFEST = "manifest.json"
+METRICS = "metrics.jsonl"
 PREDICTIONS = "predictions.npz"
 _ASIDE, _TRASH = ".writing-", ".trash-"
 _RUNS_BELOW = (
@@ -174,7 +175,7 @@ class RunFolder:
         Args:
             kind: Only rows of this kind: "step", "epoch" or "test".
         """
-        path = self.path / "metrics.jsonl"
+        path = self.path / METRICS
         rows = []
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
             try:
@@ -197,13 +198,18 @@ class RunFolder:
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add a row to `metrics.jsonl`."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
-    def rewind_metrics(self, count: int) -> None:
-        """Keep the first `count` rows, so that a resumed run does not write the others twice."""
+    def rewind_metrics(self, count: int) -> int:
+        """Keep the first `count` rows, so that a resumed run does not write the others twice.
+
+        Returns:
+            How many are kept: fewer where some were lost.
+        """
         rows = [json.dumps(row) + "\n" for row in self.metrics()[:count]]
-        _write_atomically(self.path / "metrics.jsonl", "".join(rows).encode())
+        _write_atomically(self.path / METRICS, "".join(rows).encode())
+        return len(rows)
 
     def checkpoints(self) -> list[Checkpoint]:
         """The checkpoints, oldest first, intact or not."""
@@ -234,6 +240,7 @@ class RunFolder:
             manifest = json.dumps({"step": step, "sha256": hashes}, indent=2)
             _write_synced(aside / MANIFEST, manifest.encode())
             _sync(aside)
+            self._sync_metrics()
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
@@ -269,6 +276,12 @@ class RunFolder:
             except BlockingIOError:
                 raise ConfigError(f"{str(self.path)!r}: another process is training here") from None
             yield
+
+    def _sync_metrics(self) -> None:
+        """Have the rows that a checkpoint counts outlast a power failure as it does."""
+        for path in (self.path / METRICS, self.path):
+            if path.exists():
+                _sync(path)
 
     def _discard(self, path: Path) -> None:
         """Delete a checkpoint so that a kill half-way leaves nothing that looks like one."""

@@ -69,7 +69,8 @@ class DataConfig(Section):
 
     Attributes:
         root: Folder of the data; the user's cache where it is left out.
-        val_fraction: Part of the training set held out; 0 trains on all of it.
+        val_fraction: Part of the training set held out; 0 trains on all of it. A folder that has
+            its own `val/` beside `test/` is validated on that.
         split_seed: Seed of that split, apart from `run.seed` so that seeds share one split.
         num_train: Use only so many training images, validation included.
         resident_gib: Hub sets whose decoded images take no more than this are kept in memory;
@@ -101,6 +102,11 @@ class DataConfig(Section):
         if self.fold is not None and self.folds is not None and self.fold >= self.folds:
             raise ValueError(f"fold={self.fold}: wants 0 <= fold < folds={self.folds}")
         return self
+
+    @property
+    def is_without_validation(self) -> bool:
+        """Whether there is surely no validation split; a folder may have a `val/` of its own."""
+        return self.val_fraction == 0 and self.name != "folder"
 
 
 class AugmentConfig(Section):
@@ -142,8 +148,8 @@ class OptimConfig(Section):
         weight_decay: Decoupled for adamw, lion and muon; biases, norms, positions and tokens are
             spared.
         momentum: Of sgd and muon.
-        schedule: `cosine` and `constant` start with `warmup_epochs` of linear warm-up; `one_cycle`
-            rises for `warmup_epochs` (30 % of the run where that is 0) and falls to the end.
+        schedule: `one_cycle` rises for `warmup_epochs` (30 % of the run where that is 0) and falls
+            to the end; the others start with `warmup_epochs` of linear warm-up.
         min_lr_ratio: The last learning rate as a fraction of `lr`.
         clip_norm: Largest gradient norm; no clipping where it is left out.
         muon_lr: Learning rate of the hidden matrices; `lr` is for the rest.

@@ -394,6 +394,37 @@ def test_doctor(saccade: Saccade) -> None:
     assert facts["extra timm"]
 
 
+def test_doctor_says_that_the_cache_is_no_folder(
+    saccade: Saccade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SACCADE_DATA", str(tmp_path / "file"))
+    code, out, _ = saccade("doctor", "--json")
+    assert code == 0
+    assert json.loads(out)["cached"] == "cannot be read: Not a directory"
+    monkeypatch.setenv("SACCADE_DATA", str(tmp_path / "absent"))
+    assert json.loads(saccade("doctor", "--json")[1])["cached"] == "nothing yet"
+
+
+def test_a_closed_stderr_stops_nothing_and_gets_no_file(recipe: Path, tmp_path: Path) -> None:
+    """What is printed there goes nowhere: not to stdout, nor into a file with the free number."""
+    words = f"train {recipe} --out {tmp_path / 'run'} --json"
+    command = f"exec {sys.executable} -m saccade {words} 2>&-"
+    done = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, check=False)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["epochs"] == 2
+    look = "import os; os.write(2, b'x'); print(os.readlink('/proc/self/fd/2'))"
+    code = (
+        "import subprocess, sys\nfrom saccade.cli.streams import open_closed_streams\n"
+        "open_closed_streams()\nsys.stderr.write('unseen')\n"
+        f"subprocess.run([sys.executable, '-c', {look!r}], check=True)\n"
+    )
+    (tmp_path / "look.py").write_text(code)
+    command = f"exec {sys.executable} {tmp_path / 'look.py'} 2>&-"
+    done = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stdout) == (0, b"/dev/null\n")
+
+
 def test_resume_without_recipe(saccade: Saccade, run: Path) -> None:
     code, out, err = saccade("train", "--resume", "--out", run, "--json")
     assert code == 0

@@ -196,8 +196,8 @@ def test_signal_to_a_command_that_cannot_be_resumed(
 SIGNALLED_WHILE_LOADING_DATA = """
 import signal
 from saccade.cli import main
-from saccade.train import start
-start.load_splits = lambda _: signal.raise_signal({number})
+from saccade.train import run_data
+run_data.load_splits = lambda _: signal.raise_signal({number})
 main()
 """
 

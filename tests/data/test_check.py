@@ -226,3 +226,22 @@ def test_fetch_of_an_unknown_set_is_a_usage_error(saccade: Saccade) -> None:
 def test_help_needs_no_torch() -> None:
     code = "import sys, saccade.cli.data; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("suffix", ["gif", "tiff"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_animation_may_be_cut_anywhere(tmp_path: Path, suffix: str) -> None:
+    """Training takes a first frame that is whole, whatever comes after it."""
+    path = tmp_path / "cat" / f"moving.{suffix}"
+    frames = [picture(number, 8, 6) for number in range(60, 63)]
+    save(frames[0], path, save_all=True, append_images=frames[1:])
+    save(picture(1), tmp_path / "dog" / "still.png")
+    whole = path.read_bytes()
+    told = set()
+    for length in range(100, len(whole), 5):
+        path.write_bytes(whole[:length])
+        report = check_folder(tmp_path, workers=1)
+        details = [f.detail for f in report.findings if f.path == str(path)]
+        told.add((*details, report.class_counts["train"]["cat"]))
+    assert ("only its first frame can be read", 1) in told
+    assert any(count == 0 for *_, count in told)

@@ -264,3 +264,15 @@ def test_a_class_without_training_images_is_refused(tmp_path: Path) -> None:
     good_folder(tmp_path / "test", ("cat", "dog", "eel"))
     with pytest.raises(DataError, match="class 'eel' has no training images"):
         load_splits(config(tmp_path))
+
+
+@pytest.mark.parametrize("part", ["val", "test"])
+@pytest.mark.parametrize("holds", ["nothing", "loose images"])
+def test_a_split_without_classes_is_refused(tmp_path: Path, part: str, holds: str) -> None:
+    for other in {"train", "val", "test"} - {part}:
+        good_folder(tmp_path / other)
+    (tmp_path / part).mkdir()
+    if holds == "loose images":
+        save(picture(1), tmp_path / part / "x.png")
+    with pytest.raises(DataError, match=rf"{tmp_path / part}: no class in it; wants .*'cat'"):
+        load_splits(config(tmp_path))

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from saccade.config import load_config
 from saccade.data import load_splits
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, DataError
 from saccade.layers import ATTENTIONS, Attention
 from saccade.statistics import accuracy_interval, holm, paired_difference, seed_noise
 from saccade.study import compare
@@ -244,6 +244,13 @@ def test_a_variant_trained_longer_is_refused(copied: Path, plan: Plan) -> None:
     rows = metrics.read_text().splitlines()
     metrics.write_text("\n".join(row for row in rows if '"epoch": 3' not in row) + "\n")
     with pytest.raises(UnfairError, match="not the same budget"):
+        compare(plan, copied, resume=True, quiet=True)
+
+
+def test_a_variant_trained_on_other_classes_is_refused(copied: Path, plan: Plan) -> None:
+    run = ComparisonFolder.open(copied).run(Job("performer", 1))
+    run.write("dataset.json", {**run.dataset(), "class_names": [*"012345678", "ten"]})
+    with pytest.raises(DataError, match=r"performer/seed-1' was trained on: no class 'ten'"):
         compare(plan, copied, resume=True, quiet=True)
 
 

@@ -11,6 +11,7 @@ import yaml
 from saccade.config import TuneConfig, load_config, make_config
 from saccade.errors import ConfigError
 from saccade.study.tuning.space import check_space, draw, grid, trial_config
+from tests.data.pictures import good_folder
 from tests.study.tiny_search import tiny_search
 from tests.train.tiny_runs import tiny
 
@@ -123,3 +124,14 @@ def test_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {}
     exec(snippet, names)
     assert names["results"]["best"]["params"].keys() == load_config("digits-quick").search.keys()
+
+
+def test_a_search_may_be_judged_by_a_validation_folder(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        good_folder(tmp_path / part)
+    folder = ["data.name=folder", f"data.root={tmp_path}", "data.image_size=16"]
+    config = tiny_search(*folder, "data.val_fraction=0", "data.num_train=null")
+    with pytest.raises(ConfigError, match="a search is judged by validation images"):
+        check_space(config)
+    good_folder(tmp_path / "val")
+    check_space(config)

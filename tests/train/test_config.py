@@ -59,6 +59,14 @@ def test_newer_config_is_refused_before_its_keys(tmp_path: Path) -> None:
         load_config(path)
 
 
+@pytest.mark.parametrize("version", ["2.0", '"2"', "1.0", "0", "-3", "true", "null"])
+def test_what_is_no_version_is_refused(tmp_path: Path, version: str) -> None:
+    path = tmp_path / "odd.yaml"
+    path.write_text(f"version: {version}\nrun: {{}}\n")
+    with pytest.raises(ConfigError, match=r"version=.*(valid integer|greater than or equal to 1)"):
+        load_config(path)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [("a: [", "not valid YAML"), ("- 1", "mapping"), ("run: {}\nrun: {}", "twice")],
@@ -79,6 +87,8 @@ def test_what_watches_validation_needs_it() -> None:
     for override in ("optim.schedule=plateau", "train.early_stopping_patience=3"):
         with pytest.raises(ConfigError, match="val_fraction is 0"):
             load_config("digits-quick", [override, "data.val_fraction=0"])
+        # A folder may have a validation split of its own: that is seen when it is loaded.
+        load_config("digits-quick", [override, "data.val_fraction=0", "data.name=folder"])
 
 
 def test_what_cannot_be_sharded_is_refused() -> None:

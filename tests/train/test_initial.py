@@ -78,3 +78,20 @@ def test_a_run_without_checkpoint_goes_on_only_with_the_same_weights(
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent.safetensors': No such file"):
         train(tiny(), tmp_path / "run", initial=tmp_path / "absent.safetensors")
+
+
+@pytest.mark.parametrize("share", [0, 0.3, 0.9])
+def test_a_damaged_file_is_named(given: Path, tmp_path: Path, share: float) -> None:
+    content = given.read_bytes()
+    given.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(ConfigError, match=r"given\.safetensors': not a whole safetensors file"):
+        train(tiny(), tmp_path / "run", quiet=True, initial=given)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "other.safetensors"
+    save_file({"head.bias": torch.zeros(3), "stages.0.weight": torch.zeros(2)}, other)
+    with pytest.raises(ConfigError, match=r"other\.safetensors': none of its 2 tensors has"):
+        train(tiny(), tmp_path / "run", quiet=True, initial=other)
+    assert not (tmp_path / "run").exists()

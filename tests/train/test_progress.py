@@ -1,6 +1,10 @@
 """The live bar tells of the row that came last."""
 
-from saccade.train.progress import LiveReporter
+import sys
+
+import pytest
+
+from saccade.train.progress import LiveReporter, SilentReporter, choose_reporter
 
 STEP = {"kind": "step", "step": 30, "epoch": 1, "loss": 2.5, "lr": 0.1, "img_per_s": 900.0}
 EPOCH = {
@@ -29,3 +33,8 @@ def test_the_bar_follows_steps_and_epochs() -> None:
     )
     reporter.row({**STEP, "step": 50, "epoch": 2})
     assert task.description == "epoch 3  loss 2.5000  val acc 0.7500  900 img/s"
+
+
+def test_without_stderr_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert type(choose_reporter(is_main=True, quiet=False)) is SilentReporter

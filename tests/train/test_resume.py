@@ -1,6 +1,8 @@
 """Kills at any moment, preemption, damage: a run goes on as if nothing had happened."""
 
+import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -193,3 +195,63 @@ def test_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     stopped_early(out)
     with RunFolder(out).locked(), pytest.raises(ConfigError, match="another process"):
         train(tiny(), out, resume=True, quiet=True)
+
+
+def finished_but_for_the_summary(finished: Path, out: Path) -> RunFolder:
+    """A run that was killed after its last checkpoint, before it wrote the result."""
+    shutil.copytree(finished, out)
+    (out / "summary.json").unlink()
+    return RunFolder(out)
+
+
+def test_resume_at_the_end_still_tells_the_memory(finished: Path, tmp_path: Path) -> None:
+    run = finished_but_for_the_summary(finished, tmp_path / "run")
+    summary = train(tiny(), run.path, resume=True, quiet=True)
+    known = RunFolder(finished).summary()
+    assert summary["peak_memory_mib"] == known["peak_memory_mib"] is not None
+    assert {key for key in known if known[key] != summary[key]} <= {"seconds"}
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_lost_metrics_do_not_stop_a_run(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: int
+) -> None:
+    run = finished_but_for_the_summary(finished, tmp_path / "run")
+    written = len(run.metrics()) - 1  # the test's row comes after the last checkpoint
+    run.rewind_metrics(kept)
+    summary = train(tiny(), run.path, resume=True)
+    assert f"metrics.jsonl has only {kept} of {written} rows" in capsys.readouterr().err
+    assert summary["test_accuracy"] == RunFolder(finished).summary()["test_accuracy"]
+    assert summary["val_accuracy_last"] is None
+    assert (summary["img_per_s"] is None) == (kept == 0)
+    assert len(run.metrics()) == kept + 1
+
+
+def test_lost_metrics_are_not_counted_again(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    stopped_early(out)
+    (out / "metrics.jsonl").unlink()
+    with pytest.raises(Preempted), signal_at(9, signal.SIGTERM):
+        train(tiny(), out, resume=True, quiet=True)
+    train(tiny(), out, resume=True, quiet=True)
+    whole = without_times(finished)
+    assert without_times(out) == whole[-len(RunFolder(out).metrics()) :]
+    assert final_state(out) == final_state(finished)
+
+
+def test_metrics_are_synced_before_a_checkpoint_counts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, synced, sync = RunFolder.create(tmp_path / "run", tiny()), [], os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    run.append_metrics({"step": 1, "kind": "step"})
+    with run.new_checkpoint(1):
+        pass
+    folder = run.path.resolve()
+    assert folder / "metrics.jsonl" in synced
+    assert synced.index(folder / "metrics.jsonl") < synced.index(folder / "checkpoints")

@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -80,9 +81,19 @@ def _data() -> dict[str, Any]:
 
     root = cache_dir()
     existing = next(folder for folder in [root, *root.parents] if folder.exists())
-    cached = sorted(p.name for p in root.iterdir()) if root.exists() else []
     return {
         "data cache": str(root),
-        "cached": ", ".join(cached) or "nothing yet",
+        "cached": _cached(root),
         "disk free GiB": round(shutil.disk_usage(existing).free / 2**30, 1),
     }
+
+
+def _cached(root: Path) -> str:
+    """The data sets in the cache, or why it cannot be used."""
+    try:
+        names = sorted(path.name for path in root.iterdir())
+    except FileNotFoundError:
+        names = []
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return ", ".join(names) or "nothing yet"

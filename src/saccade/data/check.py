@@ -128,8 +128,10 @@ def _look(path: Path, part: str, label: str) -> _Seen:
         return _Seen(path, part, label, None, (finding,))
     try:
         with opened(path) as image:
-            findings = tuple(_oddities(image, path))
+            oddities = tuple(_oddities(image, path))
             pixels = load_rgb(image, path)
+        with opened(path) as image:  # to look for more frames can spoil the first
+            findings = (*oddities, *_frame_findings(image, path))
     except BadImageError as error:
         return _Seen(path, part, label, None, (Finding(error.fault, str(path), error.detail),))
     digest = hashlib.sha256(f"{pixels.size}".encode() + pixels.tobytes()).hexdigest()
@@ -142,7 +144,15 @@ def _oddities(image: Image.Image, path: Path) -> Iterator[Finding]:
         yield Finding("sixteen_bit", str(path), f"mode {image.mode}, {_bits(image)} bits")
     if image.mode == "CMYK":
         yield Finding("cmyk", str(path), "mode CMYK")
-    frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)  # MPO: a stereo JPEG
+
+
+def _frame_findings(image: Image.Image, path: Path) -> Iterator[Finding]:
+    """Whether there is more than the one frame that training takes, and whether it is whole."""
+    try:
+        frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)  # MPO: a stereo JPEG
+    except Exception:  # the formats raise many kinds where a later frame is cut short
+        yield Finding("truncated", str(path), "only its first frame can be read")
+        return
     if frames > 1:
         yield Finding("animated", str(path), f"{frames} frames")
 

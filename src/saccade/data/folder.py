@@ -83,7 +83,7 @@ def load_folder(config: DataConfig) -> Splits:
     Raises:
         ConfigError: `data.root` is not set.
         DataError: The folder is missing, has splits of other names, fewer than two classes, or a
-            class without images.
+            class or a split without images.
     """
     if config.root is None:
         raise ConfigError("data.root is not set: data.name='folder' wants the path of the folder")
@@ -164,6 +164,11 @@ def _read_split(folder: Path, names: tuple[str, ...], config: DataConfig) -> Spl
             raise DataError(f"class {name!r} is empty: no image in {folder / name}")
         paths += map(str, images)
         labels += [label] * len(images)
+    if not paths:
+        raise DataError(
+            f"{folder}: no class in it; wants sub-folders such as {names[0]!r} with images, or "
+            "take the folder away"
+        )
     size = config.image_size or DEFAULT_IMAGE_SIZE
     source = FolderSource(tuple(paths), size, bad_image_limit(config))
     return Split(torch.tensor(labels, dtype=torch.int64), source=source)

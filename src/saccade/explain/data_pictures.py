@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from saccade.config import AugmentConfig, Config
-from saccade.data import Splits, load_splits, make_loader
+from saccade.data import Splits, make_loader
 from saccade.explain.data_figures import draw_mistakes, draw_pairs, draw_samples
 from saccade.explain.inputs import pixels_at, shown
 from saccade.explain.look import Sheet
@@ -22,6 +22,7 @@ from saccade.explain.mistakes import (
     read_predictions,
 )
 from saccade.runs import RunFolder
+from saccade.train.run_data import load_run_data
 
 __all__ = ["DataPicture", "data_pictures"]
 
@@ -54,7 +55,7 @@ def data_pictures(
         device: `auto`, `cpu` or `cuda`.
     """
     config, name = run.config(), run.path.absolute().name
-    splits = load_splits(config.data)
+    splits = load_run_data(run)
     yield _samples(name, config, splits)
     predictions = read_predictions(run, splits.test, weights=weights, device=device)
     wrong, count = len(predictions.wrong), predictions.readable

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saccade.data import DatasetInfo, Split, load_splits, shapes_masks
+from saccade.data import DatasetInfo, Split, shapes_masks
 from saccade.errors import ConfigError
 from saccade.explain.inputs import pixels_at
 from saccade.explain.maps import METHODS, Method, attention_maps
@@ -24,6 +24,7 @@ from saccade.runs import RunFolder
 from saccade.train.build import build_model
 from saccade.train.inspection import Predictor
 from saccade.train.pictures import normalise
+from saccade.train.run_data import load_run_data
 
 __all__ = ["foreground_mass", "mass_on_foreground", "measure_foreground"]
 
@@ -86,7 +87,7 @@ def measure_foreground(
         )
     predictor = Predictor(run, weights=weights, device=device)
     trained = check_model(predictor.model)
-    test = load_splits(config.data).test
+    test = load_run_data(run).test
     data = _with_masks(test, predictor.info, min(count, len(test)), predictor.device)
     torch.manual_seed(config.run.seed)
     fresh = build_model(config, predictor.info).to(predictor.device)

@@ -15,10 +15,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from saccade.data import DatasetInfo, Split, Splits, load_splits
+from saccade.data import DatasetInfo, Split, Splits
 from saccade.errors import ConfigError, DataError
 from saccade.runs import RunFolder
 from saccade.train.pictures import find_pictures, normalise, open_picture
+from saccade.train.run_data import load_run_data
 
 __all__ = ["Album", "Picture", "check_same_images", "pixels_at", "shown"]
 
@@ -55,7 +56,7 @@ class Album:
     @cached_property
     def splits(self) -> Splits:
         """The run's data."""
-        return load_splits(self.run.config().data)
+        return load_run_data(self.run)
 
     def find(self, words: Iterable[str]) -> list[str]:
         """One name an image: folders and ranges are spread out, what does not exist is refused."""

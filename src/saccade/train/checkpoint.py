@@ -52,6 +52,7 @@ class Position:
         plateau_epochs: Epochs without a better one since the learning rate was last cut.
         reductions: How often `plateau` cut the learning rate.
         metric_rows: Rows in `metrics.jsonl`.
+        peak_memory_mib: The most memory an epoch took, where the system says.
     """
 
     epoch: int = 0
@@ -67,6 +68,7 @@ class Position:
     plateau_epochs: int = 0
     reductions: int = 0
     metric_rows: int = 0
+    peak_memory_mib: float | None = None
 
 
 @dataclass

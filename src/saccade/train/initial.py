@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
@@ -27,19 +28,31 @@ class InitialWeights:
 
     @classmethod
     def read(cls, path: str | Path) -> InitialWeights:
-        """Read a file."""
+        """Read a file.
+
+        Raises:
+            ConfigError: It is missing, or no whole safetensors file.
+        """
         try:
             content = Path(path).read_bytes()
+            tensors = load(content)
         except OSError as error:
             reason = error.strerror or error
             raise ConfigError(f"initial weights {str(path)!r}: {reason}") from None
-        return cls(Path(path).name, hashlib.sha256(content).hexdigest(), load(content))
+        except SafetensorError as error:
+            raise ConfigError(
+                f"initial weights {str(path)!r}: not a whole safetensors file ({error})"
+            ) from None
+        return cls(Path(path).name, hashlib.sha256(content).hexdigest(), tensors)
 
     @torch.no_grad()
     def fill(self, network: nn.Module) -> dict[str, Any]:
         """Copy what has the same name and shape; say, for `initial.json`, what that was.
 
         What only this network has, such as the features of its attention, keeps its own start.
+
+        Raises:
+            ConfigError: No tensor fits.
         """
         taken, own = [], []
         for name, tensor in network.state_dict().items():
@@ -49,6 +62,11 @@ class InitialWeights:
                 taken.append(name)
             else:
                 own.append(name)
+        if not taken:
+            raise ConfigError(
+                f"initial weights {self.name!r}: none of its {len(self.tensors)} tensors has the "
+                f"name and shape of one of the model's, such as {own[0]!r}"
+            )
         return {"file": self.name, "sha256": self.sha256, "taken": taken, "own": own}
 
 

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from saccade.config import DataConfig
 from saccade.data import Split as Part
-from saccade.data import load_splits, make_loader
+from saccade.data import make_loader
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.runs import RunFolder
 from saccade.train.build import load_model
 from saccade.train.distributed import Ranks, connect
 from saccade.train.evaluation import Evaluation, evaluate
 from saccade.train.guard import check_outputs, outputs_error
+from saccade.train.run_data import load_run_data
 from saccade.train.step import PRECISIONS
 
 __all__ = ["Predictor", "evaluate_run"]
@@ -44,12 +45,13 @@ def evaluate_run(
         weights: `best` or `last`; the run's own choice by default.
         device: `auto`, `cpu` or `cuda`.
         batch_size: Images at once.
-        data: Other data than the run's, with the same classes.
+        data: Other data than the run's, with the same classes and images of the same size.
 
     Returns:
         Fractions, counts and seconds as JSON values.
 
     Raises:
+        DataError: The data has other classes, or other images, than the run was trained on.
         TrainingError: The model's outputs are not finite.
     """
     _check("split", split, Split)
@@ -57,7 +59,7 @@ def evaluate_run(
     config = run.config()
     predictor = Predictor(run, weights=weights, device=device)
     info = predictor.info
-    part = _load_part(data or config.data, split, info.num_classes)
+    part = _load_part(run, data or config.data, split)
     result = predictor.evaluate(part, batch_size=batch_size)
     return {
         "run": str(run.path),
@@ -77,14 +79,9 @@ def evaluate_run(
     }
 
 
-def _load_part(data: DataConfig, split: str, num_classes: int) -> Part:
-    """One split of the data, which has to have images and the model's classes."""
-    splits = load_splits(data)
-    if splits.info.num_classes != num_classes:
-        raise ConfigError(
-            f"the data has {splits.info.num_classes} classes, the model {num_classes}"
-        )
-    part: Part = getattr(splits, split)
+def _load_part(run: RunFolder, data: DataConfig, split: str) -> Part:
+    """One split of the data, which has to have images and the run's classes."""
+    part: Part = getattr(load_run_data(run, data), split)
     if not len(part):
         raise ConfigError(f"split={split!r} is empty: data.val_fraction={data.val_fraction}")
     return part

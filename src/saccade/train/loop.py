@@ -86,7 +86,6 @@ class Trainer:
         self.stepper = Stepper(network, config, ranks)
         self.at = checkpoint.Position()
         self.best: Weights | None = None
-        self.peak_memory_mib: float | None = None
         self._clock = time.perf_counter()
         self._saved_step = -1
 
@@ -101,7 +100,14 @@ class Trainer:
         self.stepper.set_totals(*mine)
         self._saved_step = saved.step
         if self.ranks.is_main:
-            self.run.rewind_metrics(self.at.metric_rows)
+            self._rewind_metrics()
+
+    def _rewind_metrics(self) -> None:
+        """Drop the rows after the checkpoint; say so where some from before it are lost."""
+        kept, written = self.run.rewind_metrics(self.at.metric_rows), self.at.metric_rows
+        if kept < written:
+            self.reporter.note(f"metrics.jsonl has only {kept} of {written} rows: going on without")
+            self.at.metric_rows = kept
 
     def fit(self) -> dict[str, Any]:
         """Train to the end, test once, and return the summary."""
@@ -150,8 +156,8 @@ class Trainer:
     def _end_epoch(self) -> None:
         self._stop_if_bad()
         seconds, images = self._since(self._epoch_start, self.at.batch)
-        peaks = (self.peak_memory_mib, peak_memory_mib(self.ranks.device))
-        self.peak_memory_mib = max((peak for peak in peaks if peak is not None), default=None)
+        peaks = (self.at.peak_memory_mib, peak_memory_mib(self.ranks.device))
+        self.at.peak_memory_mib = max((peak for peak in peaks if peak is not None), default=None)
         loss_sum, correct, seen = self.stepper.totals()
         lr = self.config.optim.lr * self._factor(self.at.step - 1)
         self.at.epoch, self.at.batch = self.at.epoch + 1, 0
@@ -212,9 +218,6 @@ class Trainer:
             if self.ranks.is_main:
                 self.run.write_predictions(test.predictions)
         epochs = self.ranks.from_main(self.run.metrics("epoch"))
-        speeds = [row["img_per_s"] for row in epochs]
-        img_per_s = statistics.median(speeds[1:] or speeds)  # the first epoch warms up
-        images = len(self.train_loader) * self.config.train.batch_size
         self._tick()
         return {
             "test_accuracy": test.accuracy if test else None,
@@ -224,14 +227,13 @@ class Trainer:
             "test_accuracy_best": best.accuracy if best else None,
             "test_accuracy_last": last.accuracy if last else None,
             "val_accuracy_best": self.at.best_accuracy,
-            "val_accuracy_last": epochs[-1]["val_accuracy"],
+            "val_accuracy_last": self._last_val_accuracy(epochs),
             "best_epoch": self.at.best_epoch if has_best else None,
             "epochs": self.at.epoch,
             "steps": self.at.step,
             "seconds": round(self.at.seconds, 2),
-            "seconds_per_epoch": round(images / img_per_s, 4),
-            "img_per_s": img_per_s,
-            "peak_memory_mib": self.peak_memory_mib,
+            **self._speed(epochs),
+            "peak_memory_mib": self.at.peak_memory_mib,
             "parameters": self.parameters,
             "flops": self.flops,
             "model": self.config.model.name,
@@ -239,6 +241,20 @@ class Trainer:
             "dataset": self.splits.info.name,
             "seed": self.config.run.seed,
         }
+
+    def _speed(self, epochs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+        """The median epoch's, by their rows; None where those are lost."""
+        speeds = [row["img_per_s"] for row in epochs]
+        if not speeds:
+            return {"seconds_per_epoch": None, "img_per_s": None}
+        img_per_s = statistics.median(speeds[1:] or speeds)  # the first epoch warms up
+        images = len(self.train_loader) * self.config.train.batch_size
+        return {"seconds_per_epoch": round(images / img_per_s, 4), "img_per_s": img_per_s}
+
+    def _last_val_accuracy(self, epochs: Sequence[Mapping[str, Any]]) -> float | None:
+        """That of the last epoch, by its row; None without validation, or where the row is lost."""
+        rows = [row for row in epochs if row["epoch"] == self.at.epoch]
+        return rows[0]["val_accuracy"] if rows else None
 
     def _train_loader(self) -> Loader:
         train, world = self.config.train, self.ranks.world_size

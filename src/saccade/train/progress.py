@@ -105,7 +105,7 @@ class LiveReporter(SilentReporter):
 
 def choose_reporter(*, is_main: bool, quiet: bool) -> Reporter:
     """The reporter that fits the process and its stderr."""
-    if quiet or not is_main:
+    if quiet or not is_main or sys.stderr is None:  # closed, as by 2>&-
         return SilentReporter()
     return LiveReporter() if sys.stderr.isatty() else PlainReporter()
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from saccade.config import Config, differences
-from saccade.data import load_splits
 from saccade.errors import ConfigError, Preempted, SaccadeError, Stopped, TrainingError
 from saccade.runs import Checkpoint, RunFolder
 from saccade.train.build import describe_data
@@ -20,6 +19,7 @@ from saccade.train.loop import EpochWatcher, Trainer
 from saccade.train.machine import set_up_machine
 from saccade.train.memory import batch_that_fits, is_out_of_memory
 from saccade.train.progress import choose_reporter
+from saccade.train.run_data import load_training_data
 from saccade.train.stops import stop_signals
 from saccade.train.trackers import open_trackers
 
@@ -105,7 +105,7 @@ def train(
             reporter = choose_reporter(is_main=ranks.is_main, quiet=quiet)
             reporter.note(f"{str(out)!r} is finished already: nothing to do")
             return start.summary
-        splits = load_splits(config.data)
+        splits = load_training_data(config, run)
         with stop_signals() as stop:
             trainer = Trainer(
                 config,

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from saccade.config import Config, with_overrides
-from saccade.data import Loader, Splits, load_splits, make_loader
+from saccade.data import Loader, Splits, make_loader
 from saccade.layers import AttentionCore
 from saccade.runs import RunFolder
 from saccade.study.comparison.folder import ComparisonFolder
@@ -46,6 +46,7 @@ from saccade.train.build import set_up_training
 from saccade.train.distributed import Ranks, connect
 from saccade.train.machine import set_up_machine
 from saccade.train.memory import MIB, is_out_of_memory
+from saccade.train.run_data import load_run_data
 from saccade.train.step import PRECISIONS, Stepper
 from saccade.train.stops import StopRequest
 
@@ -119,7 +120,7 @@ def _threads_of(runs: Iterable[RunFolder]) -> Iterator[None]:
 
 def _measure_run(run: RunFolder, config: Config, *, speed: bool) -> dict[str, Any]:
     ranks = connect(config.train.device)
-    splits = load_splits(config.data)
+    splits = load_run_data(run)
     loader = _test_loader(splits, config.train.eval_batch_size, ranks.device)
     images = next(loader.epoch(0)).images
     trained = run.newest_intact()[0] is not None

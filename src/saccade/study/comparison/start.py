@@ -22,6 +22,7 @@ from saccade.study.comparison.work import work
 from saccade.study.workers import raise_worker_error, run_workers
 from saccade.train.distributed import connect
 from saccade.train.machine import check_machine, uses_cuda
+from saccade.train.run_data import check_same_data
 from saccade.train.stops import stop_signals
 
 __all__ = ["compare"]
@@ -65,6 +66,7 @@ def compare(
     for job in plan.jobs():
         if folder.run(job).exists():
             check_run(folder.run(job), plan, job)
+            check_same_data(folder.run(job), info)
     folder.measures()  # a damaged file is told of before hours of training, not after
     write_initial_weights(folder, info)
     since = time.time()

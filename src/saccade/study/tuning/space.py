@@ -24,6 +24,8 @@ MEASURE = {
 }
 """Keys that change the validation images: trials could not be compared."""
 
+UNJUDGED = "data.val_fraction is 0: a search is judged by validation images"
+
 
 def check_space(config: Config) -> None:
     """Refuse a space that no trial, or not every trial, could be made from or compared in.
@@ -37,16 +39,18 @@ def check_space(config: Config) -> None:
             "there is nothing to search: give the recipe a search section, or write "
             "'search.optim.lr={low: 1e-4, high: 1e-2, log: true}'"
         )
-    if config.data.val_fraction == 0:
-        raise ConfigError("data.val_fraction is 0: a search is judged by validation images")
+    if config.data.is_without_validation:
+        raise ConfigError(UNJUDGED)
     for key in config.search:
         if key in MEASURE or key.startswith("run."):
             raise ConfigError(f"search.{key}: trials that differ in it cannot be compared")
-    info = load_splits(config.data).info
+    splits = load_splits(config.data)
+    if not len(splits.val):
+        raise ConfigError(UNJUDGED)
     for key, candidates in config.search.items():
         configs = [trial_config(config, {key: value}) for value in _extremes(key, candidates)]
         if key.startswith("model."):
-            _check_some_build(key, configs, info)
+            _check_some_build(key, configs, splits.info)
     if config.tune.sampler == "grid":
         grid(config)
 
