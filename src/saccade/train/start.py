@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from saccade.config import Config, differences
 from saccade.data import load_splits
+from saccade.data.decoding import is_lost_worker
 from saccade.errors import ConfigError, Preempted, SaccadeError, Stopped, TrainingError
 from saccade.runs import Checkpoint, RunFolder
 from saccade.train.build import describe_data
@@ -236,21 +237,26 @@ def _guarded(trainer: Trainer, start: Start) -> dict[str, Any]:
             f"cannot write to {str(trainer.run.path)!r}: {error.strerror or error}; {RESUMABLE}"
         )
     except (RuntimeError, MemoryError) as error:
-        failure = None
-        if not is_out_of_memory(error):
-            if not _is_lost_peer(error, trainer.ranks):
-                raise
-            failure = TrainingError(f"lost another process of the run; {RESUMABLE}")
+        lost = _lost_process(error, trainer.ranks)
+        if not (lost or is_out_of_memory(error)):
+            raise
+        failure = TrainingError(f"lost {lost}; {RESUMABLE}") if lost else None
     # Out of the handlers, whose tracebacks hold on to the tensors of the step.
     failure = failure or _out_of_memory(trainer)
     _try_status(trainer, "failed", str(failure))
     raise failure
 
 
-def _is_lost_peer(error: BaseException, ranks: Ranks) -> bool:
-    """Whether a collective failed because a process at its other end is gone."""
+def _lost_process(error: BaseException, ranks: Ranks) -> str:
+    """Which process is gone, where that is what an error says; empty where it is not.
+
+    Either one that reads images, or, after a collective that failed, the one at its other end.
+    """
+    if is_lost_worker(error):
+        return f"a process that reads images: {' '.join(str(error).split()).rstrip('.')}"
     words = ("Connection closed by peer", "Connection reset", "Broken pipe", "NCCL")
-    return ranks.world_size > 1 and any(word in str(error) for word in words)
+    is_peer = ranks.world_size > 1 and any(word in str(error) for word in words)
+    return "another process of the run" if is_peer else ""
 
 
 def _try_status(trainer: Trainer, state: str, message: str) -> None:
