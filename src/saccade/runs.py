@@ -39,7 +39,7 @@ __all__ = ["Checkpoint", "RunFolder", "find_runs", "write_json", "write_text"]
 
 MANIFEST = "manifest.json"
 PREDICTIONS = "predictions.npz"
-_ASIDE, _TRASH = ".writing-", ".trash-"
+_ASIDE, _TRASH, _LOCK = ".writing-", ".trash-", ".lock"
 _RUNS_BELOW = (
     "*/config.yaml",
     "runs/*/seed-*/config.yaml",
@@ -125,8 +125,9 @@ class RunFolder:
         return f"it has no config.yaml{below}"
 
     def _holds_something(self) -> bool:
-        """Whether there is more than the half-written config of a process killed at its start."""
-        return any(not f.name.startswith(".config.yaml.") for f in self.path.iterdir())
+        """Whether there is more than what a process killed at its start leaves."""
+        begun = (_LOCK, ".config.yaml.")
+        return any(not f.name.startswith(begun) for f in self.path.iterdir())
 
     def config(self) -> Config:
         """The configuration the run was started with."""
@@ -263,7 +264,7 @@ class RunFolder:
         """Hold the folder for this process; a second one that trains here is refused."""
         import fcntl
 
-        with (self.path / ".lock").open("w") as file:
+        with (self.path / _LOCK).open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

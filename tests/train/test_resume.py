@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from saccade.config import dump_config
+from saccade.config import DataConfig, dump_config
+from saccade.data import Splits, load_splits
 from saccade.errors import ConfigError, Preempted
 from saccade.runs import RunFolder
-from saccade.train import train
+from saccade.train import start, train
 from saccade.train.stops import Interrupted
 from tests.train.conftest import Launch
 from tests.train.moments import dying_after, dying_at_sync, signal_at
@@ -193,3 +194,48 @@ def test_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     stopped_early(out)
     with RunFolder(out).locked(), pytest.raises(ConfigError, match="another process"):
         train(tiny(), out, resume=True, quiet=True)
+
+
+def test_a_run_that_another_process_goes_on_with_meanwhile_is_taken_up_where_it_is(
+    finished: Path, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one holds the folder while this one loads its data, and is then killed."""
+    out = tmp_path / "run"
+    stopped_early(out)
+    seen = RunFolder(out).checkpoints()
+
+    def load_slowly(config: DataConfig) -> Splits:
+        (other,) = launch(tiny(), out, body=partial(dying_after, 11, train_and_exit))
+        other.join()
+        assert other.exitcode == -signal.SIGKILL
+        assert not set(seen) & set(RunFolder(out).checkpoints())
+        return load_splits(config)
+
+    monkeypatch.setattr(start, "load_splits", load_slowly)
+    train(tiny(), out, resume=True, quiet=True)
+    assert not list((out / "checkpoints").glob("damaged-*"))
+    assert final_state(out) == final_state(finished)
+    assert without_times(out) == without_times(finished)
+
+
+def test_a_folder_that_another_process_takes_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has ended by the time this one would begin, and what it left is kept."""
+    out = tmp_path / "run"
+
+    def load_slowly(config: DataConfig) -> Splits:
+        monkeypatch.undo()
+        stopped_early(out)
+        return load_splits(config)
+
+    monkeypatch.setattr(start, "load_splits", load_slowly)
+    with pytest.raises(ConfigError, match="a run is there already"):
+        train(tiny(), out, quiet=True)
+    assert_all_intact(out)
+
+
+def test_a_folder_that_only_was_held_is_free(tmp_path: Path) -> None:
+    with RunFolder(tmp_path).locked():
+        pass
+    RunFolder(tmp_path).check_free()

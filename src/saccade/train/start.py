@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -20,7 +21,7 @@ from saccade.train.initial import InitialWeights, check_initial
 from saccade.train.loop import EpochWatcher, Trainer
 from saccade.train.machine import set_up_machine
 from saccade.train.memory import batch_that_fits, is_out_of_memory
-from saccade.train.progress import choose_reporter
+from saccade.train.progress import Reporter, choose_reporter
 from saccade.train.stops import stop_signals
 from saccade.train.trackers import open_trackers
 
@@ -98,14 +99,18 @@ def train(
         Preempted: A signal asked to stop; the run is saved and can be resumed.
         Stopped: `on_epoch` asked to stop.
     """
-    with set_up_machine(config), closing(connect(config.train.device)) as ranks:
+    with (
+        set_up_machine(config),
+        closing(connect(config.train.device)) as ranks,
+        ExitStack() as held,
+    ):
         run = RunFolder(out)
+        reporter = choose_reporter(is_main=ranks.is_main, quiet=quiet)
         weights = InitialWeights.read(initial) if initial is not None else None
-        start = _agree(ranks, run, lambda: _look(run, config, weights, resume=resume))
+        look = partial(_look, run, config, weights, resume=resume)
+        start = _agree(ranks, run, look)
         if start.summary:
-            reporter = choose_reporter(is_main=ranks.is_main, quiet=quiet)
-            reporter.note(f"{str(out)!r} is finished already: nothing to do")
-            return start.summary
+            return _finished(start, reporter)
         splits = load_splits(config.data)
         with stop_signals() as stop:
             trainer = Trainer(
@@ -113,15 +118,19 @@ def train(
                 splits,
                 run=run,
                 ranks=ranks,
-                reporter=choose_reporter(is_main=ranks.is_main, quiet=quiet),
+                reporter=reporter,
                 stop=stop,
                 on_epoch=on_epoch,
                 initial=weights,
             )
             # Not before the model is built: a misspelt name leaves no folder behind.
-            _agree(ranks, run, lambda: _prepare(start, config))
-            with run.locked() if ranks.is_main else nullcontext():
-                return _train(trainer, start)
+            start = _agree(ranks, run, lambda: _prepare(run, config, look, held))
+            return _finished(start, reporter) if start.summary else _train(trainer, start)
+
+
+def _finished(start: Start, reporter: Reporter) -> dict[str, Any]:
+    reporter.note(f"{str(start.run.path)!r} is finished already: nothing to do")
+    return start.summary
 
 
 def _train(trainer: Trainer, start: Start) -> dict[str, Any]:
@@ -171,16 +180,21 @@ def _look(run: RunFolder, config: Config, initial: InitialWeights | None, *, res
     return Start(run, checkpoint, faults, run.summary())
 
 
-def _prepare(start: Start, config: Config) -> None:
-    """Make the folder, or clear it of what a killed process left behind."""
-    run = start.run
+def _prepare(run: RunFolder, config: Config, look: Callable[[], Start], held: ExitStack) -> Start:
+    """Hold the folder until `held` is closed; make it, or clear it of what a killed process left.
+
+    Until it is held another process may go on with the run, so it is looked at once more.
+    """
+    run.path.mkdir(parents=True, exist_ok=True)
+    held.enter_context(run.locked())
+    start = look()
     if not run.exists():
         RunFolder.create(run.path, config)
-        return
-    with run.locked():
+    elif not start.summary:
         run.clear_leftovers(newest=start.checkpoint.step if start.checkpoint else -1)
         if start.checkpoint is None:
             run.rewind_metrics(0)
+    return start
 
 
 def _check_same(saved: Config, asked: Config) -> None:
