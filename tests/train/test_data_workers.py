@@ -110,5 +110,3 @@ def test_workers_end_with_the_run(config: Config, tmp_path: Path, launch: Launch
     process.kill()
     process.join(PATIENCE_S)
     wait_until(lambda: all(map(ended, workers)))
-
-

@@ -7,7 +7,6 @@ resumable, 130 Ctrl-C, 143 SIGTERM to a command that cannot be resumed.
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
@@ -22,7 +21,7 @@ from typer.core import TyperGroup
 
 from saccade.cli.interrupts import catch_interrupts, halting
 from saccade.cli.mistakes import told_in_a_line
-from saccade.errors import SaccadeError, TrainingError, near_matches
+from saccade.errors import FullDiskError, SaccadeError, is_full_disk, near_matches
 from saccade.version import __version__
 
 __all__ = ["main"]
@@ -48,9 +47,6 @@ MODULES = {"list": "list_names"}
 
 RESUMABLE = {"train", "compare", "tune"}
 """Sub-commands with a --resume: SIGTERM ends them with the code for "start me again"."""
-
-FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""What the system says where there is no room for a file, or for what goes to stdout."""
 
 
 class _LazyGroup(TyperGroup):
@@ -155,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except OSError as error:
         _complain(error, f"{error}", debug=debug)
-        sys.exit(TrainingError.exit_code if error.errno in FULL_DISK else 1)
+        sys.exit(FullDiskError.exit_code if is_full_disk(error) else 1)
     except Exception as error:
         told = f"{type(error).__name__}: {error}".splitlines()[0]
         _complain(error, f"unexpected {told} (--debug shows where)", debug=debug)

@@ -12,7 +12,15 @@ from typing import Any, TypeVar, cast
 from saccade.config import Config, differences
 from saccade.data import load_splits
 from saccade.data.decoding import is_lost_worker
-from saccade.errors import ConfigError, Preempted, SaccadeError, Stopped, TrainingError
+from saccade.errors import (
+    ConfigError,
+    FullDiskError,
+    Preempted,
+    SaccadeError,
+    Stopped,
+    TrainingError,
+    writing_error,
+)
 from saccade.runs import Checkpoint, RunFolder
 from saccade.train.build import describe_data
 from saccade.train.distributed import Ranks, connect
@@ -95,7 +103,8 @@ def train(
     Raises:
         ConfigError: The configuration, or the folder, cannot be used.
         DataError: The data cannot.
-        TrainingError: A step was not finite, memory ran out, or the disk is full.
+        TrainingError: A step was not finite, memory ran out, a process was lost, or the disk is
+            full (`FullDiskError`).
         Preempted: A signal asked to stop; the run is saved and can be resumed.
         Stopped: `on_epoch` asked to stop.
     """
@@ -153,18 +162,19 @@ def _train(trainer: Trainer, start: Start) -> dict[str, Any]:
 
 def _agree(ranks: Ranks, run: RunFolder, act: Callable[[], T]) -> T:
     """Do something to the folder in the main process and tell the others what came of it."""
-    outcome: tuple[T | None, str] = (None, "")
+    value, fault = None, None
     if ranks.is_main:
         try:
-            outcome = (act(), "")
+            value = act()
         except SaccadeError as error:
-            outcome = (None, str(error))
+            fault = error
         except OSError as error:
-            reason = f"cannot write there: {error.strerror or error}"
-            outcome = (None, f"--out {str(run.path)!r}: {reason}")
-    value, fault = ranks.from_main(outcome)
-    if fault:
-        raise ConfigError(fault)
+            told = f"--out {str(run.path)!r}: cannot write there"
+            fault = writing_error(told, error, ConfigError)
+    is_full = isinstance(fault, FullDiskError)
+    value, message, is_full = ranks.from_main((value, fault and str(fault), is_full))
+    if message is not None:
+        raise (FullDiskError if is_full else ConfigError)(message)
     return cast(T, value)
 
 
@@ -247,9 +257,8 @@ def _guarded(trainer: Trainer, start: Start) -> dict[str, Any]:
         _try_status(trainer, "failed", str(error))
         raise
     except OSError as error:
-        failure: TrainingError | None = TrainingError(
-            f"cannot write to {str(trainer.run.path)!r}: {error.strerror or error}; {RESUMABLE}"
-        )
+        told = f"cannot write to {str(trainer.run.path)!r}"
+        failure: SaccadeError | None = writing_error(told, error, TrainingError, RESUMABLE)
     except (RuntimeError, MemoryError) as error:
         lost = _lost_process(error, trainer.ranks)
         if not (lost or is_out_of_memory(error)):
