@@ -22,9 +22,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
     except (FileNotFoundError, subprocess.CalledProcessError) as error:
         pytest.skip(f"cannot mount a small disk here: {getattr(error, 'stderr', error)}")
     try:
-        with (folder / "filling").open("wb", buffering=0) as file, pytest.raises(OSError):
-            while True:
-                file.write(bytes(4096))
+        (folder / "filling").write_bytes(bytes(16 * 1024))
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
@@ -37,12 +35,13 @@ SEARCH = "search.optim.lr={low: 1e-4, high: 1e-2, log: true}"
     "words",
     [
         ["train", "RECIPE"],
+        ["train", "RECIPE", "--dry-run"],
         ["compare", "RECIPE", "--attention", "softmax,taylor", "--seeds", "1"],
         ["tune", "RECIPE", SEARCH, "--trials", "1"],
         ["report", "RUN"],
         ["explain", "RUN", "test:1"],
     ],
-    ids=lambda words: words[0],
+    ids=lambda words: words[0] + "--dry-run" * ("--dry-run" in words),
 )
 def test_commands_that_write_a_folder(
     saccade: Saccade, words: list[str], recipe: Path, run: Path, full_disk: Path
@@ -55,6 +54,17 @@ def test_commands_that_write_a_folder(
     assert "cannot write" in line
     assert str(out) in line
     assert line.endswith("No space left on device")
+
+
+def test_dry_run_on_a_disk_that_cannot_be_written(
+    saccade: Saccade, recipe: Path, full_disk: Path
+) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(full_disk)], check=True)
+    words = ["train", recipe, "--out", full_disk / "out"]
+    found = saccade(*words, "--dry-run")
+    assert found == saccade(*words)
+    assert found[0] == 2
+    assert found[2].endswith("cannot write there: Read-only file system\n")
 
 
 def test_data_that_does_not_fit_the_cache(

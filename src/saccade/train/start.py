@@ -28,12 +28,12 @@ from saccade.train.environment import describe_environment
 from saccade.train.initial import InitialWeights, check_initial
 from saccade.train.loop import EpochWatcher, Trainer
 from saccade.train.machine import set_up_machine
-from saccade.train.memory import batch_that_fits, is_out_of_memory
+from saccade.train.memory import batch_that_fits, too_many_images, unless_out_of_memory
 from saccade.train.progress import Reporter, choose_reporter
 from saccade.train.stops import stop_signals
 from saccade.train.trackers import open_trackers
 
-__all__ = ["train"]
+__all__ = ["Start", "agree", "build_trainer", "look", "tell_failures", "tell_finished", "train"]
 
 T = TypeVar("T")
 
@@ -116,30 +116,29 @@ def train(
         run = RunFolder(out)
         reporter = choose_reporter(is_main=ranks.is_main, quiet=quiet)
         weights = InitialWeights.read(initial) if initial is not None else None
-        look = partial(_look, run, config, weights, resume=resume)
-        start = _agree(ranks, run, look)
+        see = partial(look, run, config, weights, resume=resume)
+        start = agree(ranks, run, see)
         if start.summary:
-            return _finished(start, reporter)
+            return tell_finished(start, reporter)
         splits = load_splits(config.data)
         with stop_signals() as stop:
-            trainer = Trainer(
-                config,
-                splits,
-                run=run,
-                ranks=ranks,
-                reporter=reporter,
-                stop=stop,
-                on_epoch=on_epoch,
-                initial=weights,
-            )
+            make = partial(Trainer, config, splits, run=run, ranks=ranks, reporter=reporter)
+            trainer = build_trainer(partial(make, stop=stop, on_epoch=on_epoch, initial=weights))
             # Not before the model is built: a misspelt name leaves no folder behind.
-            start = _agree(ranks, run, lambda: _prepare(run, config, look, held))
-            return _finished(start, reporter) if start.summary else _train(trainer, start)
+            start = agree(ranks, run, lambda: _prepare(run, config, see, held))
+            return tell_finished(start, reporter) if start.summary else _train(trainer, start)
 
 
-def _finished(start: Start, reporter: Reporter) -> dict[str, Any]:
+def tell_finished(start: Start, reporter: Reporter) -> dict[str, Any]:
+    """Say that a run is finished already; give its summary."""
     reporter.note(f"{str(start.run.path)!r} is finished already: nothing to do")
     return start.summary
+
+
+def build_trainer(make: Callable[[], Trainer]) -> Trainer:
+    """Make the trainer, which moves the model and data that stay in memory to the device."""
+    told = "out of memory before the first step: use a smaller model, image size or data.num_train"
+    return unless_out_of_memory(make, lambda: TrainingError(told))
 
 
 def _train(trainer: Trainer, start: Start) -> dict[str, Any]:
@@ -160,7 +159,7 @@ def _train(trainer: Trainer, start: Start) -> dict[str, Any]:
             tracker.close()
 
 
-def _agree(ranks: Ranks, run: RunFolder, act: Callable[[], T]) -> T:
+def agree(ranks: Ranks, run: RunFolder, act: Callable[[], T]) -> T:
     """Do something to the folder in the main process and tell the others what came of it."""
     value, fault = None, None
     if ranks.is_main:
@@ -178,7 +177,7 @@ def _agree(ranks: Ranks, run: RunFolder, act: Callable[[], T]) -> T:
     return cast(T, value)
 
 
-def _look(run: RunFolder, config: Config, initial: InitialWeights | None, *, resume: bool) -> Start:
+def look(run: RunFolder, config: Config, initial: InitialWeights | None, *, resume: bool) -> Start:
     """See what is in the folder; change nothing."""
     if not (resume and run.exists()):
         run.check_free()
@@ -190,14 +189,14 @@ def _look(run: RunFolder, config: Config, initial: InitialWeights | None, *, res
     return Start(run, checkpoint, faults, run.summary())
 
 
-def _prepare(run: RunFolder, config: Config, look: Callable[[], Start], held: ExitStack) -> Start:
+def _prepare(run: RunFolder, config: Config, see: Callable[[], Start], held: ExitStack) -> Start:
     """Hold the folder until `held` is closed; make it, or clear it of what a killed process left.
 
     Until it is held another process may go on with the run, so it is looked at once more.
     """
     run.path.mkdir(parents=True, exist_ok=True)
     held.enter_context(run.locked())
-    start = look()
+    start = see()
     if not run.exists():
         RunFolder.create(run.path, config)
     elif not start.summary:
@@ -234,6 +233,8 @@ def _fit(trainer: Trainer, start: Start) -> dict[str, Any]:
     if start.checkpoint is not None:
         trainer.resume(start.checkpoint)
     if trainer.ranks.is_main:
+        if start.checkpoint is not None:
+            start.run.rewind_metrics(trainer.at.metric_rows)
         _describe(trainer, start)
     trainer.write_status("running")
     summary = trainer.fit()
@@ -244,9 +245,9 @@ def _fit(trainer: Trainer, start: Start) -> dict[str, Any]:
 
 
 def _guarded(trainer: Trainer, start: Start) -> dict[str, Any]:
-    """Train; turn what stops a run into one clear error, and note it in `status.json`."""
+    """Train, and note in `status.json` what stops the run."""
     try:
-        return _fit(trainer, start)
+        return tell_failures(trainer, lambda: _fit(trainer, start))
     except Preempted as error:
         _try_status(trainer, "preempted", str(error))
         raise
@@ -256,18 +257,20 @@ def _guarded(trainer: Trainer, start: Start) -> dict[str, Any]:
     except SaccadeError as error:
         _try_status(trainer, "failed", str(error))
         raise
+
+
+def tell_failures(trainer: Trainer, act: Callable[[], T]) -> T:
+    """Let a trainer act; turn what the disk, memory or other processes do to it into one error."""
+    try:
+        return unless_out_of_memory(act, lambda: _out_of_memory(trainer))
     except OSError as error:
         told = f"cannot write to {str(trainer.run.path)!r}"
-        failure: SaccadeError | None = writing_error(told, error, TrainingError, RESUMABLE)
-    except (RuntimeError, MemoryError) as error:
-        lost = _lost_process(error, trainer.ranks)
-        if not (lost or is_out_of_memory(error)):
+        raise writing_error(told, error, TrainingError, RESUMABLE) from None
+    except RuntimeError as error:
+        lost = "" if isinstance(error, SaccadeError) else _lost_process(error, trainer.ranks)
+        if not lost:
             raise
-        failure = TrainingError(f"lost {lost}; {RESUMABLE}") if lost else None
-    # Out of the handlers, whose tracebacks hold on to the tensors of the step.
-    failure = failure or _out_of_memory(trainer)
-    _try_status(trainer, "failed", str(failure))
-    raise failure
+        raise TrainingError(f"lost {lost}; {RESUMABLE}") from None
 
 
 def _lost_process(error: BaseException, ranks: Ranks) -> str:
@@ -295,12 +298,11 @@ def _out_of_memory(trainer: Trainer) -> TrainingError:
     stepper = trainer.stepper
     shape = (piece, info.channels, *info.image_size)
     fits = batch_that_fits(stepper.network, shape, ranks.device, stepper.autocast)
-    asked = f"out of memory: {piece} images at once do not fit on {ranks.device}"
-    if not fits:
-        return TrainingError(f"{asked}, and neither does one; use a smaller model or image size")
-    pieces = next(n for n in range(-(-piece // fits), piece + 1) if piece % n == 0)
-    pieces *= train.accumulation
-    return TrainingError(
-        f"{asked}, {fits} do: use train.accumulation={pieces} to keep train.batch_size="
-        f"{train.batch_size}, or train.batch_size={fits * ranks.world_size}"
+    least = -(-piece // max(1, fits))
+    pieces = train.accumulation * next(n for n in range(least, piece + 1) if piece % n == 0)
+    return too_many_images(
+        f"{piece} images at once do not fit on {ranks.device}",
+        fits,
+        f"train.accumulation={pieces} to keep train.batch_size={train.batch_size}, or "
+        f"train.batch_size={fits * ranks.world_size}",
     )
