@@ -6,19 +6,26 @@ catch what they would expect, and the command line prints the message alone, wit
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
 __all__ = [
     "ConfigError",
     "DataError",
+    "FullDiskError",
     "Preempted",
     "SaccadeError",
     "Stopped",
     "TrainingError",
     "UnknownNameError",
+    "is_full_disk",
     "near_matches",
+    "writing_error",
 ]
+
+FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""What the system says where there is no room for a file, or for what goes to stdout."""
 
 LEAST_LIKENESS = 0.45  # of a name that is suggested
 BEHIND = 0.1  # by less than this is a suggestion less like than the best
@@ -48,6 +55,10 @@ class TrainingError(SaccadeError, RuntimeError):
     exit_code = 4
 
 
+class FullDiskError(TrainingError):
+    """No room is left on the disk for what has to be written."""
+
+
 class Preempted(SaccadeError, RuntimeError):  # noqa: N818 - it names an event, not a fault
     """A run that was told to stop, saved its state and can be resumed."""
 
@@ -69,6 +80,26 @@ class UnknownNameError(ConfigError):
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         super().__init__(f"unknown {kind} {name!r}: {hint}Known: {', '.join(known) or 'none'}.")
         self.kind, self.name, self.near = kind, name, near
+
+
+def is_full_disk(error: OSError) -> bool:
+    """Whether an error of the system says that the disk is full."""
+    return error.errno in FULL_DISK
+
+
+def writing_error(
+    told: str, error: OSError, kind: type[SaccadeError], advice: str = ""
+) -> SaccadeError:
+    """What to raise where something cannot be written.
+
+    Args:
+        told: The message up to the reason.
+        error: The system's.
+        kind: The error to make of it, unless the disk is full.
+        advice: What to say after the reason.
+    """
+    raised = FullDiskError if is_full_disk(error) else kind
+    return raised(f"{told}: {error.strerror or error}" + (f"; {advice}" if advice else ""))
 
 
 def near_matches(name: str, known: Iterable[str]) -> list[str]:

@@ -16,6 +16,7 @@ one cut short is told from an intact one.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -26,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from saccade.config import Config, dump_config, load_config
@@ -40,7 +41,7 @@ __all__ = ["Checkpoint", "RunFolder", "find_runs", "write_json", "write_text"]
 MANIFEST = "manifest.json"
 METRICS = "metrics.jsonl"
 PREDICTIONS = "predictions.npz"
-_ASIDE, _TRASH = ".writing-", ".trash-"
+_ASIDE, _TRASH, _LOCK = ".writing-", ".trash-", ".lock"
 _RUNS_BELOW = (
     "*/config.yaml",
     "runs/*/seed-*/config.yaml",
@@ -126,8 +127,9 @@ class RunFolder:
         return f"it has no config.yaml{below}"
 
     def _holds_something(self) -> bool:
-        """Whether there is more than the half-written config of a process killed at its start."""
-        return any(not f.name.startswith(".config.yaml.") for f in self.path.iterdir())
+        """Whether there is more than what a process killed at its start leaves."""
+        begun = (_LOCK, ".config.yaml.")
+        return any(not f.name.startswith(begun) for f in self.path.iterdir())
 
     def config(self) -> Config:
         """The configuration the run was started with."""
@@ -268,14 +270,43 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder for this process; a second one that trains here is refused."""
+        with (self.path / _LOCK).open("w") as file:
+            self._hold(file)
+            yield
+
+    def check_writable(self, config: Config) -> None:
+        """Refuse a folder that a run could not write to now, as the run would; change nothing.
+
+        A file without a name, which is gone when it is closed, is given the first content of the
+        run; disks that have no such files are asked for the rights alone.
+
+        Raises:
+            ConfigError: Another process is training there.
+            OSError: The folder cannot be made or written to, or its disk is full.
+        """
+        if (self.path / _LOCK).exists():
+            with (self.path / _LOCK).open() as file:
+                self._hold(file)
+        folder = next(place for place in (self.path, *self.path.parents) if place.exists())
+        try:
+            unnamed = os.open(folder, getattr(os, "O_TMPFILE", os.O_DIRECTORY) | os.O_WRONLY)
+        except OSError as error:
+            if error.errno not in {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}:
+                raise
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from None
+            return
+        with os.fdopen(unnamed, "wb") as file:
+            file.write(dump_config(config).encode())
+
+    def _hold(self, file: IO[Any]) -> None:
+        """Lock the opened lock file until it is closed."""
         import fcntl
 
-        with (self.path / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(f"{str(self.path)!r}: another process is training here") from None
-            yield
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"{str(self.path)!r}: another process is training here") from None
 
     def _sync_metrics(self) -> None:
         """Have the rows that a checkpoint counts outlast a power failure as it does."""

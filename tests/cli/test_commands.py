@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -127,7 +128,56 @@ def test_dry_run_stops_where_the_run_would(saccade: Saccade, recipe: Path, run: 
     code, _, told = saccade("train", recipe, "--dry-run", "--out", run)
     assert code == 2
     assert "a run is there already" in told
-    assert saccade("train", recipe, "--dry-run", "--resume", "--out", run)[0] == 0
+    code, words, told = saccade("train", recipe, "--dry-run", "--resume", "--json", "--out", run)
+    assert (code, told) == (0, f"'{run}' is finished already: nothing to do\n")
+    assert json.loads(words) == RunFolder(run).summary()
+
+
+def contents(folder: Path) -> dict[Path, object]:
+    """Everything below a folder: what is in it, and when it was changed."""
+    return {
+        path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
+        for path in [folder, *folder.rglob("*")]
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["optim.name=sgd", "--resume", "--out", "run"], r"optim.name \('adamw' -> 'sgd'\)"),
+        (["--resume", "--out", "held"], "another process is training here"),
+        (["--out", "file/run"], "'.*file/run': cannot write there: Not a directory"),
+        (["--out", "full"], "exists and is not an empty folder"),
+    ],
+)
+def test_dry_run_says_what_the_run_would(
+    saccade: Saccade, recipe: Path, tmp_path: Path, words: list[str], told: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").touch()
+    for name in ("run", "held"):
+        stopped_early(tmp_path / name, "train.epochs=2")
+    *others, out = words
+    with RunFolder(tmp_path / "held").locked():
+        before = contents(tmp_path)
+        found = saccade("train", recipe, *others, tmp_path / out, "--dry-run")
+        assert contents(tmp_path) == before
+        assert found == saccade("train", recipe, *others, tmp_path / out)
+    assert found[0] == 2
+    assert re.search(told, found[2])
+
+
+def test_dry_run_of_a_stopped_run_changes_nothing(
+    saccade: Saccade, recipe: Path, tmp_path: Path
+) -> None:
+    stopped_early(tmp_path / "run", "train.epochs=2")
+    before = contents(tmp_path)
+    words = ["--dry-run", "--resume", "--json", "--out", tmp_path / "run"]
+    code, found, _ = saccade("train", recipe, *words)
+    assert code == 0
+    assert 0 < json.loads(found)["first_loss"] < 5
+    assert contents(tmp_path) == before
 
 
 def test_train_in_a_fresh_process(recipe: Path, run: Path, tmp_path: Path) -> None:
@@ -430,3 +480,28 @@ def test_resume_without_recipe(saccade: Saccade, run: Path) -> None:
     assert code == 0
     assert "finished already" in err
     assert json.loads(out)["epochs"] == tiny("train.epochs=2").train.epochs
+
+
+FAILING = """
+import torch
+from saccade.cli import main
+from saccade.train import inspection
+def fail(*arguments, **options): {body}
+inspection.load_splits = fail
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("torch.empty(1 << 60)", "saccade: out of memory: "),
+        ("raise MemoryError", "saccade: out of memory: MemoryError"),
+    ],
+)
+def test_memory_that_runs_out_anywhere_is_told_by_its_code(run: Path, body: str, told: str) -> None:
+    command = [sys.executable, "-c", FAILING.format(body=body), "evaluate", str(run)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 4, done.stderr
+    assert done.stderr.startswith(told)
+    assert len(done.stderr.splitlines()) == 1

@@ -18,12 +18,12 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from saccade.data.cache import write_atomically
-from saccade.errors import DataError
+from saccade.errors import FullDiskError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
     write_atomically(Path(sys.argv[1]), b"x" * 200_000)
-except DataError as error:
+except FullDiskError as error:
     print(error)
     sys.exit(error.exit_code)
 """
@@ -57,7 +57,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(target)], capture_output=True, text=True
     )
-    assert (done.returncode, done.stderr) == (3, "")
+    assert (done.returncode, done.stderr) == (4, "")
     assert done.stdout == f"cannot write {target}: File too large\n"
     assert target.read_bytes() == b"what was there before"
     assert [p.name for p in tmp_path.iterdir()] == ["x"]

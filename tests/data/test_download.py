@@ -128,12 +128,12 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from saccade.data.download import download
-from saccade.errors import DataError
+from saccade.errors import FullDiskError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
 try:
     download(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
-except DataError as error:
+except FullDiskError as error:
     print(error)
 """
 

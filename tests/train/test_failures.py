@@ -1,9 +1,11 @@
 """What can go wrong in a run: each ends with one clear line, and nothing saved is lost."""
 
 import ctypes
+import re
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from saccade.runs import RunFolder
 from saccade.train import build_model, train
 from saccade.train.distributed import connect
 from saccade.train.guard import FiniteGuard
+from saccade.train.inspection import evaluate_run
+from saccade.train.rehearsal import rehearse
 from saccade.train.step import Stepper
 from saccade.train.weights import snapshot
 from tests.data.pictures import good_folder, truncate
@@ -177,8 +181,10 @@ def test_batch_that_cannot_be_cut_is_refused() -> None:
         tiny("train.accumulation=5")
 
 
-def train_with_little_memory(config: Config, out: Path) -> None:
-    """Body of a child process that may use a quarter GiB more than it has now.
+def with_little_memory(
+    told: Path, act: Callable[..., object], *arguments: object, mib: int = 256
+) -> None:
+    """Body of a child process that acts with so much more memory than it has now.
 
     Freed blocks go back to the system at once, as they do on a GPU: a fragmented heap would count
     against the limit.
@@ -186,23 +192,27 @@ def train_with_little_memory(config: Config, out: Path) -> None:
     m_mmap_threshold = -3
     ctypes.CDLL(None).mallopt(m_mmap_threshold, 1 << 16)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, used + 2**28))
+    resource.setrlimit(resource.RLIMIT_AS, (used + mib * 2**20,) * 2)
     try:
-        train(config, out, quiet=True)
+        act(*arguments)
     except SaccadeError as error:
-        (out.parent / "message").write_text(str(error))
+        told.write_text(str(error))
         sys.exit(error.exit_code)
 
 
-def test_out_of_memory_says_what_fits(tmp_path: Path, start: Start) -> None:
-    config = tiny(
-        "model.overrides={embed_dim: 256, depth: 6, num_heads: 8, patch_size: 1}",
-        "data.num_train=null",
-        "data.val_fraction=0.1",
-        "train.batch_size=512",
-        "train.ema_decay=null",
-    )
-    process = start(train_with_little_memory, config, tmp_path / "run")
+LARGE = (
+    "model.overrides={embed_dim: 256, depth: 6, num_heads: 8, patch_size: 1}",
+    "data.num_train=null",
+    "train.ema_decay=null",
+)
+
+
+@pytest.mark.parametrize("act", [train, rehearse])
+def test_out_of_memory_says_what_fits(
+    tmp_path: Path, start: Start, act: Callable[..., object]
+) -> None:
+    config = tiny(*LARGE, "data.val_fraction=0.1", "train.batch_size=512")
+    process = start(with_little_memory, tmp_path / "message", act, config, tmp_path / "run")
     process.join(PATIENCE_S)
     assert process.exitcode == 4
     message = (tmp_path / "message").read_text()
@@ -211,6 +221,26 @@ def test_out_of_memory_says_what_fits(tmp_path: Path, start: Start) -> None:
     fits = int(message.split(" do: use")[0].split()[-1])
     assert 1 <= fits < 512
     assert f"train.accumulation={512 // fits} " in message
+
+
+def test_out_of_memory_in_evaluation_names_its_own_batch_size(tmp_path: Path, start: Start) -> None:
+    """In a run, and of a run."""
+    short = ("data.num_train=650", "data.val_fraction=0.98", "train.batch_size=8", "train.epochs=1")
+    config = tiny(*LARGE, *short, "model.overrides.depth=2", "train.eval_batch_size=600")
+    out, message = tmp_path / "run", tmp_path / "message"
+    act_with_less = partial(with_little_memory, mib=128)
+    process = start(act_with_less, message, train, config, out)
+    process.join(PATIENCE_S)
+    assert process.exitcode == 4
+    expected = r"600 images at once do not fit on cpu in evaluation, (\d+) do: use {}=\1"
+    assert re.search(expected.format("train.eval_batch_size"), message.read_text())
+    assert RunFolder(out).status()["message"] == message.read_text()
+    train(with_overrides(config, ["train.eval_batch_size=50"]), out, resume=True, quiet=True)
+    measure = partial(evaluate_run, out, split="val", batch_size=600)
+    process = start(act_with_less, message, measure)
+    process.join(PATIENCE_S)
+    assert process.exitcode == 4
+    assert re.search(expected.format("--batch-size"), message.read_text())
 
 
 def test_a_model_that_ends_without_finite_outputs_is_a_failure(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from saccade.config import dump_config
+from saccade.config import DataConfig, dump_config
+from saccade.data import Splits, load_splits
 from saccade.errors import ConfigError, Preempted
 from saccade.runs import RunFolder
-from saccade.train import train
+from saccade.train import run_data, train
 from saccade.train.stops import Interrupted
 from tests.train.conftest import Launch
 from tests.train.moments import dying_after, dying_at_sync, signal_at
@@ -255,3 +256,48 @@ def test_metrics_are_synced_before_a_checkpoint_counts_them(
     folder = run.path.resolve()
     assert folder / "metrics.jsonl" in synced
     assert synced.index(folder / "metrics.jsonl") < synced.index(folder / "checkpoints")
+
+
+def test_a_run_that_another_process_goes_on_with_meanwhile_is_taken_up_where_it_is(
+    finished: Path, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one holds the folder while this one loads its data, and is then killed."""
+    out = tmp_path / "run"
+    stopped_early(out)
+    seen = RunFolder(out).checkpoints()
+
+    def load_slowly(config: DataConfig) -> Splits:
+        (other,) = launch(tiny(), out, body=partial(dying_after, 11, train_and_exit))
+        other.join()
+        assert other.exitcode == -signal.SIGKILL
+        assert not set(seen) & set(RunFolder(out).checkpoints())
+        return load_splits(config)
+
+    monkeypatch.setattr(run_data, "load_splits", load_slowly)
+    train(tiny(), out, resume=True, quiet=True)
+    assert not list((out / "checkpoints").glob("damaged-*"))
+    assert final_state(out) == final_state(finished)
+    assert without_times(out) == without_times(finished)
+
+
+def test_a_folder_that_another_process_takes_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has ended by the time this one would begin, and what it left is kept."""
+    out = tmp_path / "run"
+
+    def load_slowly(config: DataConfig) -> Splits:
+        monkeypatch.undo()
+        stopped_early(out)
+        return load_splits(config)
+
+    monkeypatch.setattr(run_data, "load_splits", load_slowly)
+    with pytest.raises(ConfigError, match="a run is there already"):
+        train(tiny(), out, quiet=True)
+    assert_all_intact(out)
+
+
+def test_a_folder_that_only_was_held_is_free(tmp_path: Path) -> None:
+    with RunFolder(tmp_path).locked():
+        pass
+    RunFolder(tmp_path).check_free()

@@ -1,13 +1,12 @@
 """The `saccade` command: a table of sub-commands that are imported when they are asked for.
 
 Results go to stdout, logs and progress to stderr. A user's mistake becomes one line and an exit
-code: 2 usage or configuration, 3 data, 4 training failed or the disk is full, 75 preempted and
-resumable, 130 Ctrl-C, 143 SIGTERM to a command that cannot be resumed.
+code: 2 usage or configuration, 3 data, 4 training failed, memory ran out or the disk is full, 75
+preempted and resumable, 130 Ctrl-C, 143 SIGTERM to a command that cannot be resumed.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
@@ -23,7 +22,13 @@ from typer.core import TyperGroup
 from saccade.cli.interrupts import catch_interrupts, halting
 from saccade.cli.mistakes import told_in_a_line
 from saccade.cli.streams import open_closed_streams
-from saccade.errors import SaccadeError, TrainingError, near_matches
+from saccade.errors import (
+    FullDiskError,
+    SaccadeError,
+    TrainingError,
+    is_full_disk,
+    near_matches,
+)
 from saccade.version import __version__
 
 __all__ = ["main"]
@@ -49,9 +54,6 @@ MODULES = {"list": "list_names"}
 
 RESUMABLE = {"train", "compare", "tune"}
 """Sub-commands with a --resume: SIGTERM ends them with the code for "start me again"."""
-
-FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""What the system says where there is no room for a file, or for what goes to stdout."""
 
 
 class _LazyGroup(TyperGroup):
@@ -157,11 +159,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except OSError as error:
         _complain(error, f"{error}", debug=debug)
-        sys.exit(TrainingError.exit_code if error.errno in FULL_DISK else 1)
+        sys.exit(FullDiskError.exit_code if is_full_disk(error) else 1)
     except Exception as error:
         told = f"{type(error).__name__}: {error}".splitlines()[0]
+        if what := _failure(error):
+            _complain(error, f"{what}: {told}", debug=debug)
+            sys.exit(TrainingError.exit_code)
         _complain(error, f"unexpected {told} (--debug shows where)", debug=debug)
         sys.exit(1)
+
+
+def _failure(error: Exception) -> str:
+    """What went wrong, where memory ran out or a process was lost and nobody else has told."""
+    if "torch" not in sys.modules:  # which takes seconds to load
+        return "out of memory" if isinstance(error, MemoryError) else ""
+    from saccade.data.decoding import is_lost_worker
+    from saccade.train.memory import is_out_of_memory
+
+    if is_lost_worker(error):
+        return "lost a process that reads images"
+    return "out of memory" if is_out_of_memory(error) else ""
 
 
 def _complain(error: Exception, message: str, *, debug: bool) -> None:

@@ -35,7 +35,8 @@ def train(
         bool, typer.Option("--print-config", help="Show the resolved configuration and stop.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Load, build, take one step, write nothing.")
+        bool,
+        typer.Option("--dry-run", help="Stop where the run would or after a step; write nothing."),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
@@ -50,12 +51,9 @@ def train(
 
         typer.echo(dump_config(config), nl=False)
     elif dry_run:
-        from saccade.runs import RunFolder
         from saccade.train.rehearsal import rehearse
 
-        if out is not None and not resume:
-            RunFolder(out).check_free()
-        _show(rehearse(config), as_json=as_json)
+        _show(rehearse(config, out, resume=resume, quiet=quiet), as_json=as_json)
     elif out is None:
         raise ConfigError("--out DIR is needed: the folder that the run goes to")
     else:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from saccade.errors import DataError
+from saccade.errors import DataError, writing_error
 
 __all__ = ["Arrays", "cache_dir", "cache_path", "read_cache", "write_atomically", "write_cache"]
 
@@ -99,7 +99,12 @@ def read_cache(path: Path) -> tuple[Arrays, dict[str, str]]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a whole file or none, for whom the umask says: temporary name, sync, rename."""
+    """Write a whole file or none, for whom the umask says: temporary name, sync, rename.
+
+    Raises:
+        FullDiskError: The disk is full.
+        DataError: The file cannot be written for another reason.
+    """
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +115,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}") from None
+        raise writing_error(f"cannot write {path}", error, DataError) from None
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

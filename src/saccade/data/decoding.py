@@ -3,13 +3,18 @@
 A worker hands an unreadable image back as a message, not as an exception, so that the error the
 user sees is one line that names the file. Where such images may be passed over, the next readable
 image of the split stands in, or of the batch where the split is streamed.
+
+Terminals and schedulers send a signal to every process of a job. Workers take no notice, so that
+the main process has images to finish its step with; they end when it tells them to, or is gone.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,10 +27,12 @@ from saccade.data.images import BadImageError
 from saccade.data.splits import Box, Split
 from saccade.errors import DataError
 
-__all__ = ["NOT_READ", "Decoded", "Request", "decode_batches", "read_some"]
+__all__ = ["NOT_READ", "Decoded", "Request", "decode_batches", "is_lost_worker", "read_some"]
 
 NOT_READ = -1
 """In place of a position, where no image could be read and a black one stands in."""
+
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 
 _log = logging.getLogger(__name__)
 
@@ -78,20 +85,50 @@ def decode_batches(
         DataError: More images than the source's `max_bad_images` cannot be read.
     """
     reader = _Reader(split)
-    loader: DataLoader[_Read] = DataLoader(
-        reader,
-        batch_size=None,
-        sampler=requests,  # asked for one at a time, as workers become free
-        num_workers=min(workers, os.cpu_count() or 1),
-        pin_memory=device.type == "cuda",
-    )
-    for images, index, messages in loader:
+    with ExitStack() as starting:
+        starting.enter_context(_signals_held())
+        loader: DataLoader[_Read] = DataLoader(
+            reader,
+            batch_size=None,
+            sampler=_once_started(requests, starting),  # asked for as workers become free
+            num_workers=min(workers, os.cpu_count() or 1),
+            pin_memory=device.type == "cuda",
+            worker_init_fn=_ignore_signals,
+        )
+        reads = iter(loader)
+    for images, index, messages in reads:
         for position, message in messages.items():
             if position not in bad:
                 bad[position] = message
                 refuse_bad(list(bad.values()), reader.source.max_bad_images)
                 _log.warning("passed over %s", message)
         yield Decoded(images.to(device, non_blocking=True), index.to(device, non_blocking=True))
+
+
+def is_lost_worker(error: BaseException) -> bool:
+    """Whether an error says that a worker was killed, or ended on its own."""
+    return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Have signals wait: one that met a worker before it ignores them would end it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _once_started(requests: Iterator[Request], starting: ExitStack) -> Iterator[Request]:
+    """The requests; the first is asked for when all workers are there, and may take its time."""
+    starting.close()
+    yield from requests
+
+
+def _ignore_signals(worker: int) -> None:
+    for number in _STOPS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def read_some(split: Split, places: Sequence[int]) -> list[Tensor | BadImageError]:

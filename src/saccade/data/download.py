@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from saccade.errors import DataError
+from saccade.errors import DataError, writing_error
 
 __all__ = ["Progress", "download"]
 
@@ -31,9 +31,10 @@ def download(url: str, path: Path, md5: str, progress: Progress = lambda done, t
     """Bring `url` to `path`, or do nothing where it is there already.
 
     Raises:
-        DataError: The server cannot be reached or refuses, the disk is full, or the content is
-            not what it should be. What came so far is kept for the next try, except when it is
-            complete and wrong.
+        FullDiskError: The disk is full. Nothing is left of the file.
+        DataError: The server cannot be reached or refuses, the file cannot be written, or the
+            content is not what it should be. What came so far is kept for the next try, except
+            when it is complete and wrong.
     """
     if path.exists() and _md5(path) == md5:
         return
@@ -94,7 +95,7 @@ def _on_disk(part: Path) -> Iterator[None]:
     except OSError as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
-        raise DataError(f"cannot write {part}: {error.strerror or error}") from None
+        raise writing_error(f"cannot write {part}", error, DataError) from None
 
 
 def _starts_at(headers: http.client.HTTPMessage, position: int) -> bool:

@@ -69,6 +69,7 @@ def fetch(
 
     Raises:
         DataError: No source serves; the message gives each one's reason.
+        FullDiskError: There is no room for the data set.
     """
     path = cache_path(source.name)
     if path.exists() and not force and local is None:

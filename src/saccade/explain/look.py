@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, writing_error
 
 __all__ = [
     "BAD",
@@ -121,7 +121,7 @@ def save(draw: Callable[[], Sheet], stem: Path) -> list[Path]:
                 sheet.figure.savefig(aside, format=kind, dpi=PIXELS_PER_INCH, metadata=metadata)
                 aside.replace(path)
             except OSError as error:
-                raise ConfigError(f"cannot write {str(path)!r}: {error.strerror}") from None
+                raise writing_error(f"cannot write {str(path)!r}", error, ConfigError) from None
             finally:
                 aside.unlink(missing_ok=True)
             paths.append(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -30,5 +32,7 @@ def write_tensors(
     try:
         save_file(dict(tensors), path, metadata=metadata)
     except SafetensorError as error:  # how safetensors tells of a full disk
-        raise OSError(str(error)) from None
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        told = (int(number[1]), os.strerror(int(number[1]))) if number else (str(error),)
+        raise OSError(*told) from None
     path.chmod(mode)

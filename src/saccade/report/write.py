@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, writing_error
 from saccade.report.collect import LeftOut, collect
 from saccade.report.findings import Findings, find
 from saccade.report.html import as_html
@@ -69,8 +69,8 @@ def _writing_to(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
-        told = f"--out {str(out)!r}: cannot write{where}: {error.strerror}"
-        raise ConfigError(told) from None
+        told = f"--out {str(out)!r}: cannot write{where}"
+        raise writing_error(told, error, ConfigError) from None
 
 
 def _check_formats(formats: Sequence[str]) -> None:

@@ -16,9 +16,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from saccade.data import Loader
+from saccade.errors import TrainingError
 from saccade.train.distributed import Ranks
+from saccade.train.memory import batch_that_fits, too_many_images, unless_out_of_memory
 
-__all__ = ["Evaluation", "evaluate"]
+__all__ = ["Evaluation", "evaluate", "evaluate_fitting"]
 
 CALIBRATION_BINS = 15
 
@@ -89,6 +92,41 @@ class Evaluation:
         """Accuracy for each true class; None for one without images."""
         rows = zip(self.confusion.diagonal().tolist(), self.confusion.sum(1).tolist(), strict=True)
         return [right / count if count else None for right, count in rows]
+
+
+def evaluate_fitting(
+    model: nn.Module,
+    loader: Loader,
+    *,
+    ranks: Ranks,
+    autocast: torch.dtype | None,
+    option: str,
+) -> Evaluation:
+    """Do as `evaluate` does; where memory runs out, say how many images at once would fit.
+
+    Args:
+        model: As for `evaluate`.
+        loader: As there.
+        ranks: As there.
+        autocast: As there.
+        option: What decides the number of images at once, over all processes.
+
+    Raises:
+        TrainingError: Memory ran out.
+    """
+    info = loader.info
+    size = min(loader.batch_size, len(loader.split))
+
+    def tell() -> TrainingError:
+        shape = (size, info.channels, *info.image_size)
+        fits = batch_that_fits(model.eval(), shape, ranks.device, autocast, backward=False)
+        asked = f"{size} images at once do not fit on {ranks.device} in evaluation"
+        return too_many_images(asked, fits, f"{option}={fits * ranks.world_size}")
+
+    classes = info.num_classes
+    return unless_out_of_memory(
+        lambda: evaluate(model, loader, num_classes=classes, ranks=ranks, autocast=autocast), tell
+    )
 
 
 @torch.no_grad()

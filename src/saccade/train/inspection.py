@@ -16,7 +16,7 @@ from saccade.errors import ConfigError, UnknownNameError
 from saccade.runs import RunFolder
 from saccade.train.build import load_model
 from saccade.train.distributed import Ranks, connect
-from saccade.train.evaluation import Evaluation, evaluate
+from saccade.train.evaluation import Evaluation, evaluate_fitting
 from saccade.train.guard import check_outputs, outputs_error
 from saccade.train.run_data import load_run_data
 from saccade.train.step import PRECISIONS
@@ -52,7 +52,7 @@ def evaluate_run(
 
     Raises:
         DataError: The data has other classes, or other images, than the run was trained on.
-        TrainingError: The model's outputs are not finite.
+        TrainingError: The model's outputs are not finite, or memory ran out.
     """
     _check("split", split, Split)
     run = RunFolder.open(run)
@@ -133,12 +133,12 @@ class Predictor:
         )
         on_gpu = self.device.type == "cuda"
         precision = PRECISIONS[self._config.train.precision] if on_gpu else None
-        result = evaluate(
+        result = evaluate_fitting(
             self.model,
             loader,
-            num_classes=self.info.num_classes,
             ranks=Ranks(device=self.device),
             autocast=precision,
+            option="--batch-size",
         )
         if not math.isfinite(result.loss):
             with torch.autocast(self.device.type, precision, enabled=precision is not None):

@@ -23,7 +23,7 @@ from saccade.runs import Checkpoint, RunFolder
 from saccade.train import checkpoint
 from saccade.train.build import build_model, set_up_training
 from saccade.train.distributed import Ranks
-from saccade.train.evaluation import Evaluation, evaluate
+from saccade.train.evaluation import Evaluation, evaluate_fitting
 from saccade.train.initial import InitialWeights
 from saccade.train.memory import peak_memory_mib, start_peak_memory
 from saccade.train.progress import Reporter
@@ -90,7 +90,7 @@ class Trainer:
         self._saved_step = -1
 
     def resume(self, saved: Checkpoint) -> None:
-        """Go back to where a checkpoint was written."""
+        """Go back to where a checkpoint was written; the run folder stays as it is."""
         state = self._state()
         checkpoint.restore(saved.path, state)
         self.at, self.best = state.position, state.best
@@ -99,10 +99,8 @@ class Trainer:
         )
         self.stepper.set_totals(*mine)
         self._saved_step = saved.step
-        if self.ranks.is_main:
-            self._rewind_metrics()
 
-    def _rewind_metrics(self) -> None:
+    def rewind_metrics(self) -> None:
         """Drop the rows after the checkpoint; say so where some from before it are lost."""
         kept, written = self.run.rewind_metrics(self.at.metric_rows), self.at.metric_rows
         if kept < written:
@@ -136,6 +134,12 @@ class Trainer:
             self.at.step += 1
             self.at.batch += 1
             self._after_step(loss)
+
+    def rehearse(self) -> float:
+        """Take the next step, which is not counted; give its loss."""
+        self.stepper.network.train()
+        batch = next(self.train_loader.epoch(self.at.epoch, start_batch=self.at.batch))
+        return float(self.stepper.run(batch, self.at.step, self._factor()))
 
     def _after_step(self, loss: torch.Tensor) -> None:
         run = self.config.run
@@ -296,12 +300,12 @@ class Trainer:
         network = self.stepper.network
         with swapped_in(network, weights):
             self.ranks.share_buffers(network)
-            return evaluate(
+            return evaluate_fitting(
                 network,
                 loader,
-                num_classes=self.splits.info.num_classes,
                 ranks=self.ranks,
                 autocast=self.stepper.autocast,
+                option="train.eval_batch_size",
             )
 
     def _factor(self, step: int | None = None) -> float:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import nn
 
-__all__ = ["batch_that_fits", "is_out_of_memory", "peak_memory_mib", "start_peak_memory"]
+from saccade.errors import TrainingError
+
+__all__ = [
+    "batch_that_fits",
+    "is_out_of_memory",
+    "peak_memory_mib",
+    "start_peak_memory",
+    "too_many_images",
+    "unless_out_of_memory",
+]
+
+T = TypeVar("T")
 
 MIB = 1 << 20
 _PROCESS = Path("/proc/self")
@@ -51,16 +64,47 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
+def unless_out_of_memory(act: Callable[[], T], tell: Callable[[], TrainingError]) -> T:
+    """What `act` gives; where memory runs out in it, the error that `tell` makes is raised."""
+    try:
+        return act()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    # Out of the handler, whose traceback holds on to the tensors.
+    raise tell()
+
+
+def too_many_images(asked: str, fits: int, advice: str) -> TrainingError:
+    """The error of a batch that does not fit.
+
+    Args:
+        asked: How many images at once did not fit, and where.
+        fits: How many would; 0 where not even one does.
+        advice: What to set to have so many.
+    """
+    told = f"out of memory: {asked}"
+    if not fits:
+        return TrainingError(f"{told}, and neither does one; use a smaller model or image size")
+    return TrainingError(f"{told}, {fits} do: use {advice}")
+
+
 def batch_that_fits(
-    model: nn.Module, shape: tuple[int, ...], device: torch.device, autocast: torch.dtype | None
+    model: nn.Module,
+    shape: tuple[int, ...],
+    device: torch.device,
+    autocast: torch.dtype | None,
+    *,
+    backward: bool = True,
 ) -> int:
-    """The largest of size/2, size/4, ... whose forward and backward pass runs; 0 if none does.
+    """The largest of size/2, size/4, ... that the model can pass through; 0 if there is none.
 
     Args:
         model: The bare network.
         shape: (B, C, H, W) of the batch that did not fit.
         device: Where to try.
         autocast: Lower precision of the run, if any.
+        backward: Whether a backward pass has to fit as well.
     """
     size = shape[0] // 2
     while size:
@@ -68,7 +112,9 @@ def batch_that_fits(
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
-        if _runs(model, (size, *shape[1:]), device, autocast):
+        with torch.set_grad_enabled(backward):
+            runs = _runs(model, (size, *shape[1:]), device, autocast)
+        if runs:
             break
         size //= 2
     return size
@@ -81,7 +127,9 @@ def _runs(
     try:
         with torch.autocast(device.type, autocast, enabled=autocast is not None):
             logits = model(torch.zeros(shape, device=device))
-        logits.float().logsumexp(1).sum().backward()
+        loss = logits.float().logsumexp(1).sum()
+        if loss.requires_grad:
+            loss.backward()
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from saccade.config import Config, differences
-from saccade.errors import ConfigError, Preempted, SaccadeError, Stopped, TrainingError
+from saccade.data.decoding import is_lost_worker
+from saccade.errors import (
+    ConfigError,
+    FullDiskError,
+    Preempted,
+    SaccadeError,
+    Stopped,
+    TrainingError,
+    writing_error,
+)
 from saccade.runs import Checkpoint, RunFolder
 from saccade.train.build import describe_data
 from saccade.train.distributed import Ranks, connect
@@ -17,13 +27,13 @@ from saccade.train.environment import describe_environment
 from saccade.train.initial import InitialWeights, check_initial
 from saccade.train.loop import EpochWatcher, Trainer
 from saccade.train.machine import set_up_machine
-from saccade.train.memory import batch_that_fits, is_out_of_memory
-from saccade.train.progress import choose_reporter
+from saccade.train.memory import batch_that_fits, too_many_images, unless_out_of_memory
+from saccade.train.progress import Reporter, choose_reporter
 from saccade.train.run_data import load_training_data
 from saccade.train.stops import stop_signals
 from saccade.train.trackers import open_trackers
 
-__all__ = ["train"]
+__all__ = ["Start", "agree", "build_trainer", "look", "tell_failures", "tell_finished", "train"]
 
 T = TypeVar("T")
 
@@ -93,34 +103,42 @@ def train(
     Raises:
         ConfigError: The configuration, or the folder, cannot be used.
         DataError: The data cannot.
-        TrainingError: A step was not finite, memory ran out, or the disk is full.
+        TrainingError: A step was not finite, memory ran out, a process was lost, or the disk is
+            full (`FullDiskError`).
         Preempted: A signal asked to stop; the run is saved and can be resumed.
         Stopped: `on_epoch` asked to stop.
     """
-    with set_up_machine(config), closing(connect(config.train.device)) as ranks:
+    with (
+        set_up_machine(config),
+        closing(connect(config.train.device)) as ranks,
+        ExitStack() as held,
+    ):
         run = RunFolder(out)
+        reporter = choose_reporter(is_main=ranks.is_main, quiet=quiet)
         weights = InitialWeights.read(initial) if initial is not None else None
-        start = _agree(ranks, run, lambda: _look(run, config, weights, resume=resume))
+        see = partial(look, run, config, weights, resume=resume)
+        start = agree(ranks, run, see)
         if start.summary:
-            reporter = choose_reporter(is_main=ranks.is_main, quiet=quiet)
-            reporter.note(f"{str(out)!r} is finished already: nothing to do")
-            return start.summary
+            return tell_finished(start, reporter)
         splits = load_training_data(config, run)
         with stop_signals() as stop:
-            trainer = Trainer(
-                config,
-                splits,
-                run=run,
-                ranks=ranks,
-                reporter=choose_reporter(is_main=ranks.is_main, quiet=quiet),
-                stop=stop,
-                on_epoch=on_epoch,
-                initial=weights,
-            )
+            make = partial(Trainer, config, splits, run=run, ranks=ranks, reporter=reporter)
+            trainer = build_trainer(partial(make, stop=stop, on_epoch=on_epoch, initial=weights))
             # Not before the model is built: a misspelt name leaves no folder behind.
-            _agree(ranks, run, lambda: _prepare(start, config))
-            with run.locked() if ranks.is_main else nullcontext():
-                return _train(trainer, start)
+            start = agree(ranks, run, lambda: _prepare(run, config, see, held))
+            return tell_finished(start, reporter) if start.summary else _train(trainer, start)
+
+
+def tell_finished(start: Start, reporter: Reporter) -> dict[str, Any]:
+    """Say that a run is finished already; give its summary."""
+    reporter.note(f"{str(start.run.path)!r} is finished already: nothing to do")
+    return start.summary
+
+
+def build_trainer(make: Callable[[], Trainer]) -> Trainer:
+    """Make the trainer, which moves the model and data that stay in memory to the device."""
+    told = "out of memory before the first step: use a smaller model, image size or data.num_train"
+    return unless_out_of_memory(make, lambda: TrainingError(told))
 
 
 def _train(trainer: Trainer, start: Start) -> dict[str, Any]:
@@ -141,24 +159,25 @@ def _train(trainer: Trainer, start: Start) -> dict[str, Any]:
             tracker.close()
 
 
-def _agree(ranks: Ranks, run: RunFolder, act: Callable[[], T]) -> T:
+def agree(ranks: Ranks, run: RunFolder, act: Callable[[], T]) -> T:
     """Do something to the folder in the main process and tell the others what came of it."""
-    outcome: tuple[T | None, str] = (None, "")
+    value, fault = None, None
     if ranks.is_main:
         try:
-            outcome = (act(), "")
+            value = act()
         except SaccadeError as error:
-            outcome = (None, str(error))
+            fault = error
         except OSError as error:
-            reason = f"cannot write there: {error.strerror or error}"
-            outcome = (None, f"--out {str(run.path)!r}: {reason}")
-    value, fault = ranks.from_main(outcome)
-    if fault:
-        raise ConfigError(fault)
+            told = f"--out {str(run.path)!r}: cannot write there"
+            fault = writing_error(told, error, ConfigError)
+    is_full = isinstance(fault, FullDiskError)
+    value, message, is_full = ranks.from_main((value, fault and str(fault), is_full))
+    if message is not None:
+        raise (FullDiskError if is_full else ConfigError)(message)
     return cast(T, value)
 
 
-def _look(run: RunFolder, config: Config, initial: InitialWeights | None, *, resume: bool) -> Start:
+def look(run: RunFolder, config: Config, initial: InitialWeights | None, *, resume: bool) -> Start:
     """See what is in the folder; change nothing."""
     if not (resume and run.exists()):
         run.check_free()
@@ -170,16 +189,21 @@ def _look(run: RunFolder, config: Config, initial: InitialWeights | None, *, res
     return Start(run, checkpoint, faults, run.summary())
 
 
-def _prepare(start: Start, config: Config) -> None:
-    """Make the folder, or clear it of what a killed process left behind."""
-    run = start.run
+def _prepare(run: RunFolder, config: Config, see: Callable[[], Start], held: ExitStack) -> Start:
+    """Hold the folder until `held` is closed; make it, or clear it of what a killed process left.
+
+    Until it is held another process may go on with the run, so it is looked at once more.
+    """
+    run.path.mkdir(parents=True, exist_ok=True)
+    held.enter_context(run.locked())
+    start = see()
     if not run.exists():
         RunFolder.create(run.path, config)
-        return
-    with run.locked():
+    elif not start.summary:
         run.clear_leftovers(newest=start.checkpoint.step if start.checkpoint else -1)
         if start.checkpoint is None:
             run.rewind_metrics(0)
+    return start
 
 
 def _check_same(saved: Config, asked: Config) -> None:
@@ -209,6 +233,8 @@ def _fit(trainer: Trainer, start: Start) -> dict[str, Any]:
     if start.checkpoint is not None:
         trainer.resume(start.checkpoint)
     if trainer.ranks.is_main:
+        if start.checkpoint is not None:
+            trainer.rewind_metrics()
         _describe(trainer, start)
     trainer.write_status("running")
     summary = trainer.fit()
@@ -219,9 +245,9 @@ def _fit(trainer: Trainer, start: Start) -> dict[str, Any]:
 
 
 def _guarded(trainer: Trainer, start: Start) -> dict[str, Any]:
-    """Train; turn what stops a run into one clear error, and note it in `status.json`."""
+    """Train, and note in `status.json` what stops the run."""
     try:
-        return _fit(trainer, start)
+        return tell_failures(trainer, lambda: _fit(trainer, start))
     except Preempted as error:
         _try_status(trainer, "preempted", str(error))
         raise
@@ -231,26 +257,32 @@ def _guarded(trainer: Trainer, start: Start) -> dict[str, Any]:
     except SaccadeError as error:
         _try_status(trainer, "failed", str(error))
         raise
+
+
+def tell_failures(trainer: Trainer, act: Callable[[], T]) -> T:
+    """Let a trainer act; turn what the disk, memory or other processes do to it into one error."""
+    try:
+        return unless_out_of_memory(act, lambda: _out_of_memory(trainer))
     except OSError as error:
-        failure: TrainingError | None = TrainingError(
-            f"cannot write to {str(trainer.run.path)!r}: {error.strerror or error}; {RESUMABLE}"
-        )
-    except (RuntimeError, MemoryError) as error:
-        failure = None
-        if not is_out_of_memory(error):
-            if not _is_lost_peer(error, trainer.ranks):
-                raise
-            failure = TrainingError(f"lost another process of the run; {RESUMABLE}")
-    # Out of the handlers, whose tracebacks hold on to the tensors of the step.
-    failure = failure or _out_of_memory(trainer)
-    _try_status(trainer, "failed", str(failure))
-    raise failure
+        told = f"cannot write to {str(trainer.run.path)!r}"
+        raise writing_error(told, error, TrainingError, RESUMABLE) from None
+    except RuntimeError as error:
+        lost = "" if isinstance(error, SaccadeError) else _lost_process(error, trainer.ranks)
+        if not lost:
+            raise
+        raise TrainingError(f"lost {lost}; {RESUMABLE}") from None
 
 
-def _is_lost_peer(error: BaseException, ranks: Ranks) -> bool:
-    """Whether a collective failed because a process at its other end is gone."""
+def _lost_process(error: BaseException, ranks: Ranks) -> str:
+    """Which process is gone, where that is what an error says; empty where it is not.
+
+    Either one that reads images, or, after a collective that failed, the one at its other end.
+    """
+    if is_lost_worker(error):
+        return f"a process that reads images: {' '.join(str(error).split()).rstrip('.')}"
     words = ("Connection closed by peer", "Connection reset", "Broken pipe", "NCCL")
-    return ranks.world_size > 1 and any(word in str(error) for word in words)
+    is_peer = ranks.world_size > 1 and any(word in str(error) for word in words)
+    return "another process of the run" if is_peer else ""
 
 
 def _try_status(trainer: Trainer, state: str, message: str) -> None:
@@ -266,12 +298,11 @@ def _out_of_memory(trainer: Trainer) -> TrainingError:
     stepper = trainer.stepper
     shape = (piece, info.channels, *info.image_size)
     fits = batch_that_fits(stepper.network, shape, ranks.device, stepper.autocast)
-    asked = f"out of memory: {piece} images at once do not fit on {ranks.device}"
-    if not fits:
-        return TrainingError(f"{asked}, and neither does one; use a smaller model or image size")
-    pieces = next(n for n in range(-(-piece // fits), piece + 1) if piece % n == 0)
-    pieces *= train.accumulation
-    return TrainingError(
-        f"{asked}, {fits} do: use train.accumulation={pieces} to keep train.batch_size="
-        f"{train.batch_size}, or train.batch_size={fits * ranks.world_size}"
+    least = -(-piece // max(1, fits))
+    pieces = train.accumulation * next(n for n in range(least, piece + 1) if piece % n == 0)
+    return too_many_images(
+        f"{piece} images at once do not fit on {ranks.device}",
+        fits,
+        f"train.accumulation={pieces} to keep train.batch_size={train.batch_size}, or "
+        f"train.batch_size={fits * ranks.world_size}",
     )

@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 from uuid import uuid4
 
 from saccade.config import differences, dump_config, load_config
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, writing_error
 from saccade.overlap import trained_together
 from saccade.runs import RunFolder, write_json, write_text
 from saccade.study.claims import Claims
@@ -63,8 +63,8 @@ class ComparisonFolder:
             try:
                 folder._create(plan)
             except OSError as error:
-                reason = error.strerror or error
-                raise ConfigError(f"--out {str(path)!r}: cannot write there: {reason}") from None
+                told = f"--out {str(path)!r}: cannot write there"
+                raise writing_error(told, error, ConfigError) from None
         elif not resume:
             raise ConfigError(
                 f"--out {str(path)!r}: a comparison is there already; add --resume to go on with "

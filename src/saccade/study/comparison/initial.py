@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from saccade.data import DatasetInfo
-from saccade.errors import ConfigError, TrainingError
+from saccade.errors import ConfigError, TrainingError, writing_error
 from saccade.models.weight_files import write_tensors
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.plan import Job
@@ -40,9 +40,8 @@ def write_initial_weights(folder: ComparisonFolder, info: DatasetInfo) -> None:
         try:
             _write_first(path, {name: full(t) for name, t in network.state_dict().items()})
         except OSError as error:
-            raise TrainingError(
-                f"cannot write {str(path)!r}: {error.strerror or error}; go on with --resume"
-            ) from None
+            told = f"cannot write {str(path)!r}"
+            raise writing_error(told, error, TrainingError, "go on with --resume") from None
 
 
 def _check_whole(path: Path) -> None:

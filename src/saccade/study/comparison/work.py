@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from saccade.errors import SaccadeError, Stopped, TrainingError
+from saccade.errors import FullDiskError, SaccadeError, Stopped, TrainingError
 from saccade.study.claims import Claim
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.plan import Job
@@ -37,6 +37,7 @@ def work(folder: ComparisonFolder, *, since: float) -> None:
         Preempted: A signal asked to stop; what was done is saved.
         ConfigError: A run cannot be started.
         DataError: The data cannot be read.
+        FullDiskError: The disk is full.
     """
     with stop_signals() as stop:
         while waiting := folder.waiting(since):
@@ -69,6 +70,8 @@ def _run(folder: ComparisonFolder, job: Job, claim: Claim) -> None:
             initial=folder.initial(job.seed),
             on_epoch=_stop_if_taken(claim),
         )
+    except FullDiskError:
+        raise  # no other run would fare better
     except (TrainingError, Stopped):
         return  # the run's own status says why
     except SaccadeError:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 from saccade.config import Config, dump_config, load_config
-from saccade.errors import ConfigError, UnknownNameError
+from saccade.errors import ConfigError, UnknownNameError, writing_error
 from saccade.runs import RunFolder
 from saccade.study.claims import Claims
 from saccade.study.tuning.space import grid
@@ -109,8 +109,8 @@ class TuningFolder:
             aside.path.rename(folder.path)
         except OSError as error:
             folder.check_free()
-            reason = error.strerror or error
-            raise ConfigError(f"--out {str(path)!r}: cannot write there: {reason}") from None
+            told = f"--out {str(path)!r}: cannot write there"
+            raise writing_error(told, error, ConfigError) from None
         finally:
             shutil.rmtree(aside.path, ignore_errors=True)
         return folder

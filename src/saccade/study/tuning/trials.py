@@ -14,7 +14,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from saccade.config import Config
-from saccade.errors import DataError, Preempted, SaccadeError, Stopped
+from saccade.errors import DataError, FullDiskError, Preempted, SaccadeError, Stopped
 from saccade.study.claims import Claim
 from saccade.study.tuning.folder import TuningFolder
 from saccade.study.tuning.results import write_results
@@ -160,7 +160,7 @@ def _run(folder: TuningFolder, taken: Taken) -> tuple[str, float | None, str]:
         summary = train(config, run.path, resume=True, quiet=True, on_epoch=watch)
     except Stopped as error:
         return "PRUNED", None, str(error)
-    except (DataError, Preempted):
+    except (DataError, FullDiskError, Preempted):
         raise
     except (SaccadeError, RuntimeError) as error:  # torch tells of shapes that do not fit with one
         return "FAIL", None, f"failed: {' '.join(str(error).split())}"
