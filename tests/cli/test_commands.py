@@ -485,9 +485,9 @@ def test_resume_without_recipe(saccade: Saccade, run: Path) -> None:
 FAILING = """
 import torch
 from saccade.cli import main
-from saccade.train import inspection
+from saccade.train import run_data
 def fail(*arguments, **options): {body}
-inspection.load_splits = fail
+run_data.load_splits = fail
 main()
 """
 
