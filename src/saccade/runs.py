@@ -272,7 +272,11 @@ class RunFolder:
         """Hold the folder for this process; a second one that trains here is refused."""
         with (self.path / _LOCK).open("w") as file:
             self._hold(file)
-            yield
+            _held.add(file)
+            try:
+                yield
+            finally:
+                _held.discard(file)
 
     def check_writable(self, config: Config) -> None:
         """Refuse a folder that a run could not write to now, as the run would; change nothing.
@@ -285,7 +289,7 @@ class RunFolder:
             OSError: The folder cannot be made or written to, or its disk is full.
         """
         if (self.path / _LOCK).exists():
-            with (self.path / _LOCK).open() as file:
+            with (self.path / _LOCK).open("r+") as file:  # a lock over NFS wants the right to write
                 self._hold(file)
         folder = next(place for place in (self.path, *self.path.parents) if place.exists())
         try:
@@ -331,6 +335,20 @@ class RunFolder:
         except ValueError as error:
             raise ConfigError(f"{str(path)!r} is not valid JSON: {error}") from None
         return dict(values)
+
+
+_held: set[IO[Any]] = set()
+"""Lock files of folders that this process holds."""
+
+
+def _let_go() -> None:
+    """Close what a forked process has of them: the folder is its parent's, and free with it."""
+    for file in _held:
+        file.close()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def find_runs(folder: str | Path) -> list[RunFolder]:

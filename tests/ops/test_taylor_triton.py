@@ -241,6 +241,7 @@ def test_blocks_that_go_by_fit_the_tables():
                 for kernel in ("keys", "queries")
             )
             assert keys.rows % queries.block == 0
+            assert TABLE_STEP.value % keys.rows == 0
 
 
 @pytest.mark.parametrize(

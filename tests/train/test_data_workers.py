@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -109,4 +111,31 @@ def test_workers_end_with_the_run(config: Config, tmp_path: Path, launch: Launch
         os.kill(worker, signal.SIGTERM)
     process.kill()
     process.join(PATIENCE_S)
+    with RunFolder(tmp_path / "run").locked():  # which they do not hold while they are still there
+        assert not any(map(ended, workers))
     wait_until(lambda: all(map(ended, workers)))
+
+
+STUCK = """
+import time, torch
+from torch.utils.data import _utils
+from saccade.data import decoding
+
+class Stuck:
+    def __init__(self, split): pass
+    def __len__(self): return 9
+    def __getitem__(self, request):
+        time.sleep(request and 3600)
+        return torch.zeros(1), torch.zeros(1), {}
+
+_utils.MP_STATUS_CHECK_INTERVAL = 0.1
+decoding._Reader = Stuck
+batches = decoding.decode_batches(None, iter(range(9)), 2, torch.device("cpu"), {})
+next(batches)
+"""
+
+
+def test_workers_that_are_stuck_hold_nobody_up() -> None:
+    """Torch and Python ask workers to end by a signal that these ignore, and wait for them."""
+    done = subprocess.run([sys.executable, "-c", STUCK], timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0

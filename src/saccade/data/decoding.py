@@ -5,7 +5,8 @@ user sees is one line that names the file. Where such images may be passed over,
 image of the split stands in, or of the batch where the split is streamed.
 
 Terminals and schedulers send a signal to every process of a job. Workers take no notice, so that
-the main process has images to finish its step with; they end when it tells them to, or is gone.
+the main process has images to finish its step with; they end when it tells them to, or is gone, and
+are killed where they do not.
 """
 
 from __future__ import annotations
@@ -96,6 +97,8 @@ def decode_batches(
             worker_init_fn=_ignore_signals,
         )
         reads = iter(loader)
+    for worker in getattr(reads, "_workers", ()):  # by a signal that they do not ignore
+        worker._popen.terminate = worker._popen.kill
     for images, index, messages in reads:
         for position, message in messages.items():
             if position not in bad:

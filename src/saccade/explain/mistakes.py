@@ -83,7 +83,7 @@ def read_predictions(
     stored = run.predictions() if weights is None else {}
     if not stored:
         predictor = Predictor(run, weights=weights, device=device)
-        stored = predictor.evaluate(test, batch_size=BATCH).predictions
+        stored = predictor.evaluate(test, batch_size=BATCH, advice="--device cpu").predictions
     if not np.array_equal(stored["target"], test.labels.numpy()):
         raise DataError(f"{str(run.path)!r}: its predictions are not of the data that is there now")
     return Predictions(

@@ -100,7 +100,7 @@ def evaluate_fitting(
     *,
     ranks: Ranks,
     autocast: torch.dtype | None,
-    option: str,
+    advice: str,
 ) -> Evaluation:
     """Do as `evaluate` does; where memory runs out, say how many images at once would fit.
 
@@ -109,7 +109,7 @@ def evaluate_fitting(
         loader: As there.
         ranks: As there.
         autocast: As there.
-        option: What decides the number of images at once, over all processes.
+        advice: What to set then; `{}` stands for how many fit, over all processes.
 
     Raises:
         TrainingError: Memory ran out.
@@ -121,7 +121,7 @@ def evaluate_fitting(
         shape = (size, info.channels, *info.image_size)
         fits = batch_that_fits(model.eval(), shape, ranks.device, autocast, backward=False)
         asked = f"{size} images at once do not fit on {ranks.device} in evaluation"
-        return too_many_images(asked, fits, f"{option}={fits * ranks.world_size}")
+        return too_many_images(asked, fits, advice.format(fits * ranks.world_size))
 
     classes = info.num_classes
     return unless_out_of_memory(

@@ -119,8 +119,13 @@ class Predictor:
         names = [self.info.class_names[i] for i in order.tolist()]
         return list(zip(names, probability.tolist(), strict=True))
 
-    def evaluate(self, part: Part, *, batch_size: int) -> Evaluation:
-        """Run the model over a split, in the precision of its training."""
+    def evaluate(
+        self, part: Part, *, batch_size: int, advice: str = "--batch-size={}"
+    ) -> Evaluation:
+        """Run the model over a split, in the precision of its training.
+
+        `advice` is what to say where memory runs out (`evaluate_fitting`).
+        """
         loader = make_loader(
             part,
             self.info,
@@ -138,7 +143,7 @@ class Predictor:
             loader,
             ranks=Ranks(device=self.device),
             autocast=precision,
-            option="--batch-size",
+            advice=advice,
         )
         if not math.isfinite(result.loss):
             with torch.autocast(self.device.type, precision, enabled=precision is not None):

@@ -305,7 +305,7 @@ class Trainer:
                 loader,
                 ranks=self.ranks,
                 autocast=self.stepper.autocast,
-                option="train.eval_batch_size",
+                advice="train.eval_batch_size={}",
             )
 
     def _factor(self, step: int | None = None) -> float:

@@ -247,7 +247,7 @@ def _fit(trainer: Trainer, start: Start) -> dict[str, Any]:
 def _guarded(trainer: Trainer, start: Start) -> dict[str, Any]:
     """Train, and note in `status.json` what stops the run."""
     try:
-        return tell_failures(trainer, lambda: _fit(trainer, start))
+        return tell_failures(trainer, lambda: _written(trainer, start))
     except Preempted as error:
         _try_status(trainer, "preempted", str(error))
         raise
@@ -259,13 +259,18 @@ def _guarded(trainer: Trainer, start: Start) -> dict[str, Any]:
         raise
 
 
+def _written(trainer: Trainer, start: Start) -> dict[str, Any]:
+    try:
+        return _fit(trainer, start)
+    except OSError as error:
+        told = f"cannot write to {str(start.run.path)!r}"
+        raise writing_error(told, error, TrainingError, RESUMABLE) from None
+
+
 def tell_failures(trainer: Trainer, act: Callable[[], T]) -> T:
-    """Let a trainer act; turn what the disk, memory or other processes do to it into one error."""
+    """Let a trainer act; turn what memory or other processes do to it into one error."""
     try:
         return unless_out_of_memory(act, lambda: _out_of_memory(trainer))
-    except OSError as error:
-        told = f"cannot write to {str(trainer.run.path)!r}"
-        raise writing_error(told, error, TrainingError, RESUMABLE) from None
     except RuntimeError as error:
         lost = "" if isinstance(error, SaccadeError) else _lost_process(error, trainer.ranks)
         if not lost:

@@ -7,7 +7,8 @@ With s = x.k, x = alpha q, w' = b s + a s^2 and all sums over keys divided by N:
 
 Rows that a program holds are normalised as they are loaded; those that go by enter the products as
 they are, and their lengths cost nothing in the loop: those of keys are in the coefficients of s and
-s^2 (`key_sums`), those of queries in that of s^2, in dy and in dz (`weighted_row_gradients`).
+s^2 (`key_sums`, backwards `direct_keys`), those of queries in that of s^2, in dy and in dz
+(`weighted_row_gradients`).
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
