@@ -85,20 +85,27 @@ class MultiHeadAttention(nn.Module):
             key_mask: (B, N), True = attend.
             grid: (h, w) of the patches; needed with a window.
         """
-        y = self.attend(*self.heads(x), key_mask=key_mask, grid=grid)
-        projected: Tensor = self.proj_drop(self.proj(y.transpose(1, 2).flatten(2)))
+        if self.window is None and key_mask is None:
+            y = self.core.packed(self.packed_heads(x))
+        else:
+            y = self.attend(*self.heads(x), key_mask=key_mask, grid=grid).transpose(1, 2)
+        projected: Tensor = self.proj_drop(self.proj(y.flatten(2)))
         return projected
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v of tokens (B, N, C), each (B, H, N, D) and a view of one product."""
+        q, k, v = self.packed_heads(x).permute(2, 0, 3, 1, 4)
+        return q, k, v
+
+    def packed_heads(self, x: Tensor) -> Tensor:
+        """q, k and v of tokens (B, N, C) as the product leaves them, (B, N, 3, H, D)."""
         if x.dim() != 3 or x.shape[-1] != self.qkv.in_features:
             raise ConfigError(
                 f"x has shape {tuple(x.shape)}; expected (B, N, {self.qkv.in_features})"
             )
         batch, tokens, _ = x.shape
-        qkv = self.qkv(x).view(batch, tokens, 3, self.num_heads, self.head_dim)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        return q, k, v
+        qkv: Tensor = self.qkv(x).view(batch, tokens, 3, self.num_heads, self.head_dim)
+        return qkv
 
     def attend(
         self,

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from saccade.errors import ConfigError
 from saccade.ops.arguments import Backend, compute_dtype
-from saccade.ops.softmax import softmax_attention, softmax_weights
+from saccade.ops.softmax import packed_softmax_attention, softmax_attention, softmax_weights
 from saccade.ops.taylor import (
     Algorithm,
     check_coefficients,
     explain_choice,
     num_features,
     output_factor,
+    packed_taylor_attention,
     speed_threshold,
     taylor_attention,
     taylor_weights,
@@ -52,6 +53,30 @@ class AttentionCore(nn.Module, ABC):
         else:
             out = self.attend(q, k, v, key_mask=key_mask)
         return self.finish(out, k, key_mask)
+
+    def packed(self, qkv: Tensor) -> Tensor:
+        """Attend, q, k and v lying together as one product leaves them.
+
+        Whoever hooks into `forward` hears it called.
+
+        Args:
+            qkv: (B, N, 3, H, D).
+
+        Returns:
+            (B, N, H, E).
+        """
+        dropping = self.training and self.attn_drop > 0
+        heard = self._forward_hooks or self._forward_pre_hooks
+        out = None if dropping or heard else self.attend_packed(qkv)
+        if out is None:
+            q, k, v = qkv.permute(2, 0, 3, 1, 4)
+            out = self(q, k, v).transpose(1, 2)
+        return out
+
+    def attend_packed(self, qkv: Tensor) -> Tensor | None:
+        """`packed` in one kernel; None where there is none for such a call."""
+        del qkv
+        return None
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None) -> Tensor:
@@ -91,6 +116,10 @@ class SoftmaxCore(AttentionCore):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None) -> Tensor:
         """Fused softmax attention."""
         return softmax_attention(q, k, v, key_mask=key_mask)
+
+    def attend_packed(self, qkv: Tensor) -> Tensor | None:
+        """Heads that are short enough, each in one program."""
+        return packed_softmax_attention(qkv)
 
     def attention_weights(
         self,
@@ -178,6 +207,16 @@ class TaylorCore(AttentionCore):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None) -> Tensor:
         """Taylor attention by the chosen algorithm."""
         return self.attend_by(self._settled(k.shape[2]), q, k, v, key_mask=key_mask)
+
+    def attend_packed(self, qkv: Tensor) -> Tensor | None:
+        """Heads that are short enough, each in one program."""
+        return packed_taylor_attention(
+            qkv,
+            None,
+            coefficients=self.coefficients,
+            algorithm=self._settled(qkv.shape[1]),
+            backend=self.backend,
+        )
 
     def attend_by(
         self, algorithm: Algorithm, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None
@@ -271,6 +310,19 @@ class TaylorShiftCore(TaylorCore):
             return super().forward(q, k, v, key_mask=key_mask)
         algorithm = self._settled(k.shape[2])
         return self._shifted(algorithm, q, k, v, key_mask, self.output_normalized)
+
+    def attend_packed(self, qkv: Tensor) -> Tensor | None:
+        """Heads that are short enough, each in one program, where rows are normalised."""
+        if not self.normalize_input:
+            return None
+        return packed_taylor_attention(
+            qkv,
+            self.temperature.flatten(),
+            coefficients=self.coefficients,
+            normalise_output=self.output_normalized,
+            algorithm=self._settled(qkv.shape[1]),
+            backend=self.backend,
+        )
 
     def attend_by(
         self, algorithm: Algorithm, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None

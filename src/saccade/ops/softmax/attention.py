@@ -1,4 +1,4 @@
-"""Softmax attention through torch's fused `scaled_dot_product_attention`.
+"""Softmax attention through torch's fused `scaled_dot_product_attention`; short ones through ours.
 
     o_i = sum_j exp(s_ij) v_j / sum_j exp(s_ij),   s_ij = scale q_i.k_j
 
@@ -18,8 +18,13 @@ from saccade.ops.arguments import (
     resolve_scale,
     select_queries,
 )
+from saccade.ops.backends import fused_obstacle
 
-__all__ = ["softmax_attention", "softmax_weights"]
+__all__ = ["packed_softmax_attention", "softmax_attention", "softmax_weights"]
+
+MOST_TOKENS = 64
+WIDEST = 64
+"""Heads that a program takes whole."""
 
 
 def softmax_attention(
@@ -47,6 +52,28 @@ def softmax_attention(
     # A sample without keys attends to all of its keys instead, whose values are now zero.
     usable = key_mask | ~key_mask.any(dim=-1, keepdim=True)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=usable[:, None, None, :], scale=scale)
+
+
+def packed_softmax_attention(qkv: Tensor) -> Tensor | None:
+    """Attend, q, k and v lying together as one product leaves them, where a kernel takes them so.
+
+    That is on a GPU in bfloat16 where heads are so short that a program takes all of one: torch's
+    kernels, made for long ones, take two to three times as long there.
+
+    Args:
+        qkv: (B, N, 3, H, D), checked by the caller.
+
+    Returns:
+        (B, N, H, D) in the dtype of qkv, or None: go by q, k and v.
+    """
+    tokens, dim = qkv.shape[1], qkv.shape[4]
+    if not qkv.is_cuda or qkv.dtype != torch.bfloat16 or fused_obstacle(qkv) is not None:
+        return None
+    if tokens > MOST_TOKENS or dim > WIDEST:
+        return None
+    from saccade.ops.softmax import triton
+
+    return triton.fused(qkv, scale=resolve_scale(None, dim))
 
 
 @in_full_precision

@@ -33,6 +33,7 @@ __all__ = [
     "Algorithm",
     "check_coefficients",
     "output_factor",
+    "packed_taylor_attention",
     "taylor_attention",
     "taylor_weights",
     "taylorshift_attention",
@@ -135,18 +136,8 @@ def _attend(
     normalise_output: bool = False,
 ) -> Tensor:
     """Choose backend and algorithm, then run."""
-    if algorithm not in get_args(Algorithm):
-        raise UnknownNameError("algorithm", algorithm, get_args(Algorithm))
     fused = _takes_fused(backend, q, v)
-    if algorithm == "auto":
-        threshold, _ = crossover(
-            q.shape[3],
-            backend="triton" if fused else "torch",
-            device_name=_gpu_name(q.device.index) if q.is_cuda else q.device.type,
-            dtype=str(q.dtype).removeprefix("torch."),
-            training=torch.is_grad_enabled() and q.requires_grad,
-        )
-        algorithm = choose(q.shape[2], k.shape[2], threshold)
+    algorithm = _settle(algorithm, q, k, fused=fused)
     if fused:
         from saccade.ops.taylor import triton
 
@@ -158,7 +149,7 @@ def _attend(
             coefficients=coefficients,
             key_mask=key_mask,
             temperature=temperature,
-            algorithm="efficient" if algorithm == "efficient" else "direct",
+            algorithm=algorithm,
             normalise_output=normalise_output,
         )
     run = direct if algorithm == "direct" else efficient
@@ -170,6 +161,64 @@ def _attend(
     if normalise_output:
         out = out * output_factor(k, key_mask, out.dtype)
     return out.to(v.dtype)
+
+
+def _settle(
+    algorithm: Algorithm, q: Tensor, k: Tensor, *, fused: bool
+) -> Literal["direct", "efficient"]:
+    """The algorithm asked for; for `auto` the one that is faster here."""
+    if algorithm not in get_args(Algorithm):
+        raise UnknownNameError("algorithm", algorithm, get_args(Algorithm))
+    if algorithm != "auto":
+        return algorithm
+    threshold, _ = crossover(
+        q.shape[3],
+        backend="triton" if fused else "torch",
+        device_name=_gpu_name(q.device.index) if q.is_cuda else q.device.type,
+        dtype=str(q.dtype).removeprefix("torch."),
+        training=torch.is_grad_enabled() and q.requires_grad,
+    )
+    return choose(q.shape[2], k.shape[2], threshold)
+
+
+def packed_taylor_attention(
+    qkv: Tensor,
+    temperature: Tensor | None,
+    *,
+    coefficients: Coefficients = EXPONENTIAL,
+    normalise_output: bool = False,
+    algorithm: Algorithm = "auto",
+    backend: Backend = "auto",
+) -> Tensor | None:
+    """Attend, q, k and v lying together as one product leaves them, where a kernel takes them so.
+
+    Args:
+        qkv: (B, N, 3, H, D), checked by the caller.
+        temperature: (H,) as in `taylorshift_attention`; None as in `taylor_attention`.
+        coefficients: As in `taylor_attention`.
+        normalise_output: As in `taylorshift_attention`.
+        algorithm: As in `taylor_attention`.
+        backend: As in `taylor_attention`.
+
+    Returns:
+        (B, N, H, D) in the dtype of qkv, or None: go by q, k and v.
+    """
+    q, k, v = qkv.permute(2, 0, 3, 1, 4)
+    if q.dtype != torch.bfloat16 or not _takes_fused(backend, q, v):
+        return None
+    from saccade.ops.taylor import triton
+
+    normalised = temperature is not None
+    short = triton.is_short(q.shape[2], q.shape[3], normalised=normalised)
+    if not short or _settle(algorithm, q, k, fused=True) != "direct":
+        return None
+    return triton.fused_packed(
+        qkv,
+        scale=1.0 if normalised else q.shape[3] ** -0.5,
+        coefficients=coefficients,
+        temperature=temperature,
+        normalise_output=normalise_output,
+    )
 
 
 def output_factor(k: Tensor, key_mask: Tensor | None, dtype: torch.dtype) -> float | Tensor:

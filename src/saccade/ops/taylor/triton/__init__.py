@@ -5,5 +5,7 @@ Importing this package needs triton; callers ask `saccade.ops.backends` first.
 
 from saccade.ops.launches import INTERPRETED
 from saccade.ops.taylor.triton.operators import fused
+from saccade.ops.taylor.triton.packed import fused_packed
+from saccade.ops.taylor.triton.whole import is_short
 
-__all__ = ["INTERPRETED", "fused"]
+__all__ = ["INTERPRETED", "fused", "fused_packed", "is_short"]

@@ -1,0 +1,96 @@
+"""The fused kernels as torch operators: autograd, fake tensors, compile, FLOPs."""
+
+import functools
+
+import torch
+import triton.language as tl
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from saccade.ops.launches import INTERPRETED, Launch, on_device
+from saccade.ops.registration import operator
+from saccade.ops.softmax.triton.kernels import packed_backward, packed_forward
+
+__all__ = ["fused"]
+
+# The interpreter, which runs the kernels on a CPU for tests, has no products of bfloat16.
+_TRITON_DTYPE = {torch.bfloat16: tl.float32 if INTERPRETED else tl.bfloat16}
+_KEPT_SHAPES = 512
+
+
+@functools.lru_cache(maxsize=_KEPT_SHAPES)
+def _launch(kernel: object, shape: tuple[int, ...], dtype: torch.dtype, scale: float) -> Launch:
+    batch, tokens, _, heads, dim = shape
+    rows, columns = (max(16, 1 << (n - 1).bit_length()) for n in (tokens, dim))
+    constants = {
+        "ROWS": rows,
+        "DP": columns,
+        "EVEN": (rows, columns) == (tokens, dim),
+        "DTYPE": _TRITON_DTYPE.get(dtype, tl.float32),
+        "PRECISION": "ieee",
+        "num_warps": 8 if rows > 64 else 4,
+    }
+    return Launch(kernel, (batch * heads,), (heads, tokens, dim, scale), constants)
+
+
+@operator("softmax_packed")
+def _forward(qkv: Tensor, scale: float) -> Tensor:
+    qkv = qkv.contiguous()
+    out = qkv.new_empty(_output_shape(qkv))
+    if out.numel():
+        with on_device(qkv):
+            _launch(packed_forward, tuple(qkv.shape), qkv.dtype, scale)(qkv, out)
+    return out
+
+
+@_forward.register_fake
+def _(qkv, _scale):  # type: ignore[no-untyped-def]
+    return qkv.new_empty(_output_shape(qkv))
+
+
+@operator("softmax_packed_backward")
+def _backward(grad: Tensor, qkv: Tensor, scale: float) -> Tensor:
+    grad, qkv = grad.contiguous(), qkv.contiguous()
+    dqkv = torch.empty_like(qkv)
+    if dqkv.numel():
+        with on_device(qkv):
+            _launch(packed_backward, tuple(qkv.shape), qkv.dtype, scale)(qkv, grad, dqkv)
+    return dqkv
+
+
+@_backward.register_fake
+def _(_grad, qkv, _scale):  # type: ignore[no-untyped-def]
+    return torch.empty_like(qkv, memory_format=torch.contiguous_format)
+
+
+def _setup_context(ctx, inputs, _output):  # type: ignore[no-untyped-def]
+    qkv, ctx.scale = inputs
+    ctx.save_for_backward(qkv)
+
+
+def _autograd(ctx, grad):  # type: ignore[no-untyped-def]
+    return _backward.within_backward((grad, *ctx.saved_tensors, ctx.scale)), None
+
+
+_forward.register_autograd(_autograd, setup_context=_setup_context)
+
+
+def _output_shape(qkv: Tensor) -> tuple[int, ...]:
+    return (*qkv.shape[:2], *qkv.shape[3:])
+
+
+@register_flop_formula(torch.ops.saccade.softmax_packed)
+def _flops(qkv, *_args, **_kwargs) -> int:  # type: ignore[no-untyped-def]
+    batch, tokens, _, heads, dim = qkv
+    return int(4 * batch * heads * tokens**2 * dim)
+
+
+@register_flop_formula(torch.ops.saccade.softmax_packed_backward)
+def _flops_backward(_grad, qkv, *_args, **_kwargs) -> int:  # type: ignore[no-untyped-def]
+    return _flops(qkv) * 5 // 2
+
+
+def fused(qkv: Tensor, *, scale: float) -> Tensor:
+    """Softmax attention (B, N, H, D) of what lies together (B, N, 3, H, D)."""
+    out: Tensor = _forward(qkv, scale)
+    return out
