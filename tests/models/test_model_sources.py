@@ -32,10 +32,9 @@ def test_taylorir_shapes_line_by_line(size: str, width: int) -> None:
     with torch.device("meta"):
         model = create_model(f"taylorir_{size}")
         image = torch.empty(2, 3, 32, 32)
-    assert [type(layer) for layer in model.patch_embed.proj] == [
-        *(nn.Conv2d, nn.BatchNorm2d, nn.GELU),
-        *(nn.Conv2d, nn.BatchNorm2d, nn.GELU),
-    ]
+    kinds = [nn.Conv2d, nn.BatchNorm2d, nn.GELU] * 2
+    layers = zip(model.patch_embed.proj, kinds, strict=True)
+    assert all(isinstance(layer, kind) for layer, kind in layers)
     assert model.patch_embed.proj[:3](image).shape == (2, width // 2, 32, 32)
     assert model.patch_embed.proj(image).shape == (2, width, 32, 32)
     tokens = model.patch_embed(image)

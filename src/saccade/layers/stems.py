@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from saccade.errors import ConfigError
 from saccade.layers.choices import Activation, StemName
+from saccade.layers.convolution import ImageConv2d
 from saccade.layers.mlp import activation
 
 __all__ = ["STEMS", "LinearPatchStem", "Stem", "build_stem"]
@@ -113,13 +114,16 @@ class LinearPatchStem(Stem):
         return 2 * self.num_patches * sum(p.numel() for p in self.proj.parameters() if p.dim() > 1)
 
 
-def _conv_bn(in_chans: int, out_chans: int, stride: int = 1, *, bias: bool = True) -> nn.Sequential:
-    conv = nn.Conv2d(in_chans, out_chans, 3, stride=stride, padding=1, bias=bias)
+def _conv_bn(
+    in_chans: int, out_chans: int, stride: int = 1, *, bias: bool = True, first: bool = False
+) -> nn.Sequential:
+    kind = ImageConv2d if first else nn.Conv2d
+    conv = kind(in_chans, out_chans, 3, stride=stride, padding=1, bias=bias)
     return nn.Sequential(conv, nn.BatchNorm2d(out_chans))
 
 
 def _patch(img_size: Size, in_chans: int, dim: int, patch_size: int, act: Activation) -> Stem:
-    proj = nn.Conv2d(in_chans, dim, patch_size, stride=patch_size)
+    proj = ImageConv2d(in_chans, dim, patch_size, stride=patch_size)
     return Stem(proj, img_size, in_chans, patch_size)
 
 
@@ -146,11 +150,13 @@ def _conv_pool(img_size: Size, in_chans: int, dim: int, patch_size: int, act: Ac
     return Stem(nn.Sequential(*proj, nn.MaxPool2d(2)), img_size, in_chans, 2)
 
 
-def _conv_stack(widths: list[int], act: Activation, *, bias: bool = True) -> list[nn.Module]:
-    """Conv3x3, BN, GELU from each width to the next."""
+def _conv_stack(
+    widths: list[int], act: Activation, *, bias: bool = True, first: bool = True
+) -> list[nn.Module]:
+    """Conv3x3, BN, GELU from each width to the next; `first` where images come in."""
     stack: list[nn.Module] = []
-    for before, after in pairwise(widths):
-        stack += [*_conv_bn(before, after, bias=bias), activation(act)]
+    for step, (before, after) in enumerate(pairwise(widths)):
+        stack += [*_conv_bn(before, after, bias=bias, first=first and not step), activation(act)]
     return stack
 
 
@@ -186,7 +192,7 @@ def _conv_residual(
     widths = [first * 2**step for step in range(halvings)] + [dim]
     proj = _conv_stack([in_chans, first], act)
     for before, after in pairwise(widths):
-        pair = Residual(*_conv_stack([after, after, after], act, bias=False))
+        pair = Residual(*_conv_stack([after] * 3, act, bias=False, first=False))
         proj += [*_conv_bn(before, after, stride=2, bias=False), activation(act), pair]
     return Stem(nn.Sequential(*proj), img_size, in_chans, patch_size)
 
@@ -195,8 +201,9 @@ def _conv_patch(img_size: Size, in_chans: int, dim: int, patch_size: int, act: A
     halvings = _halvings("conv_patch", patch_size)
     widths = [in_chans] + [dim // 2 ** (halvings - 1 - step) for step in range(halvings)]
     proj: list[nn.Module] = []
-    for before, after in pairwise(widths):
-        proj += [_conv_bn(before, after, stride=2, bias=False), activation(act)]
+    for step, (before, after) in enumerate(pairwise(widths)):
+        conv = _conv_bn(before, after, stride=2, bias=False, first=not step)
+        proj += [conv, activation(act)]
     return Stem(nn.Sequential(*proj[:-1]), img_size, in_chans, patch_size)
 
 
