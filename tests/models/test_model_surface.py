@@ -168,15 +168,17 @@ def test_blocks_share_their_compilations(monkeypatch: pytest.MonkeyPatch) -> Non
     before = counters["unique_graphs"]
     torch.manual_seed(0)
     torch.testing.assert_close(model(x), expected)
-    # The stem, the first block, whose drop path is off, and one that serves all others.
-    assert counters["unique_graphs"] - before == 3
+    # The stem, the first block, whose drop path is off, one that serves all others, the head.
+    assert counters["unique_graphs"] - before == 4
 
 
 def test_models_of_one_process_are_compiled_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Variants of one function would hold sizes open, which makes slower kernels, or run out."""
     shapes: list[tuple[object, ...]] = []
 
-    def backend(graph: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
+    def backend(
+        graph: torch.fx.GraphModule, inputs: Sequence[object], options: object
+    ) -> Callable[..., object]:
         shapes.append(tuple(x.shape for x in inputs if isinstance(x, torch.Tensor)))
         return graph.forward
 
@@ -187,7 +189,7 @@ def test_models_of_one_process_are_compiled_apart(monkeypatch: pytest.MonkeyPatc
         model.set_compiled()
         before = len(shapes)
         model(example(model))
-        assert len(shapes) - before == 2, "the stem and a block"
+        assert len(shapes) - before == 3, "the stem, a block and the head"
         sizes = [size for shape in shapes[before:] for sides in shape for size in sides]
         assert all(type(size) is int for size in sizes), "no size is left open"
 

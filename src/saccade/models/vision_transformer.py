@@ -14,18 +14,13 @@ from torch import Tensor
 
 from saccade.errors import ConfigError
 from saccade.layers.positions import resample_grid_positions, sinusoidal_1d, sinusoidal_2d
-from saccade.layers.stems import Stem, build_stem
+from saccade.layers.stems import build_stem
 from saccade.models.config import TransformerConfig, ViTConfig, override
 from saccade.models.transformer import Transformer
 
 __all__ = ["VisionTransformer"]
 
 Features = Tensor | tuple[Tensor, Tensor]
-
-
-def _call_stem(stem: Stem, x: Tensor) -> Tensor:
-    out: Tensor = stem(x)
-    return out
 
 
 class VisionTransformer(Transformer):
@@ -98,23 +93,23 @@ class VisionTransformer(Transformer):
 
     def embed(self, x: Tensor) -> Tensor:
         """Tokens (B, N, C) of images, with class token and positions."""
-        x = self.add_class_token(self.part(_call_stem)(self.patch_embed, x))
-        if self.pos_embed is not None:
-            x = x + self.pos_embed
-        out: Tensor = self.pos_drop(x)
-        return out
+        return self.part(_embed)(self, x)
 
-    def forward_features(self, x: Tensor) -> Tensor:
-        """Tokens (B, N, C) after the last block and its norm."""
+    def _encode(self, x: Tensor) -> Tensor:
+        """Tokens (B, N, C) after the last block."""
         x = self.embed(x)
         for block in self.blocks:
             x = self.run_block(block, x, grid=self.patch_embed.grid_size)
-        out: Tensor = self.norm(x)
+        return x
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Tokens (B, N, C) after the last block and its norm."""
+        out: Tensor = self.norm(self._encode(x))
         return out
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (B, classes) of images (B, in_chans, height, width)."""
-        return self.forward_head(self.forward_features(x))
+        return self.part(_classify)(self, self._encode(x))
 
     def forward_intermediates(
         self,
@@ -169,3 +164,15 @@ class VisionTransformer(Transformer):
             rows, columns = self.patch_embed.grid_size
             patches = patches.transpose(1, 2).reshape(len(tokens), -1, rows, columns)
         return (patches, prefix) if with_prefix and self.num_prefix_tokens else patches
+
+
+def _embed(model: VisionTransformer, x: Tensor) -> Tensor:
+    x = model.add_class_token(model.patch_embed(x))
+    if model.pos_embed is not None:
+        x = x + model.pos_embed
+    out: Tensor = model.pos_drop(x)
+    return out
+
+
+def _classify(model: VisionTransformer, x: Tensor) -> Tensor:
+    return model.forward_head(model.norm(x))
