@@ -157,7 +157,7 @@ def test_operations_are_counted(fused):
     ("name", "rest"),
     [
         ("softmax_packed", (0.25,)),
-        ("taylor_packed", (torch.ones(2, device=DEVICE), 1.0, 0.5, 1.0, 1.0, True, True)),
+        ("taylor_packed", (torch.ones(2, device=DEVICE), 1.0, 0.5, 1.0, 1.0, True)),
     ],
 )
 def test_what_is_traced_is_what_is_run(name, rest):

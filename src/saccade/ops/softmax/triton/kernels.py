@@ -13,41 +13,11 @@ gradients, so that nothing is kept but what the product needs anyway.
 import triton
 import triton.language as tl
 
+from saccade.ops.packed_rows import exist, load, places, store
+
 __all__ = ["packed_backward", "packed_forward"]
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def _places(heads, tokens, D, PARTS: tl.constexpr, ROWS: tl.constexpr, DP: tl.constexpr):
-    """Where the rows of a head are in (B, N, PARTS, H, D), from its first part on."""
-    bh, rows, cols = tl.program_id(0), tl.arange(0, ROWS), tl.arange(0, DP)
-    pitch = PARTS * heads * D
-    first = (bh // heads).to(tl.int64) * tokens * pitch + (bh % heads) * D
-    return first + (rows[:, None] * pitch + cols[None, :])
-
-
-@triton.jit
-def _exist(tokens, D, ROWS: tl.constexpr, DP: tl.constexpr):
-    """Which numbers of a head there are."""
-    return (tl.arange(0, ROWS) < tokens)[:, None] & (tl.arange(0, DP) < D)[None, :]
-
-
-@triton.jit
-def _load(pointers, exist, EVEN: tl.constexpr, DTYPE: tl.constexpr):
-    """Numbers of a head, zero where there are none; EVEN where there are all."""
-    if EVEN:
-        return tl.load(pointers).to(DTYPE)
-    return tl.load(pointers, mask=exist, other=0.0).to(DTYPE)
-
-
-@triton.jit
-def _store(pointers, value, exist, EVEN: tl.constexpr):
-    value = value.to(pointers.dtype.element_ty)
-    if EVEN:
-        tl.store(pointers, value)
-    else:
-        tl.store(pointers, value, mask=exist)
 
 
 @triton.jit
@@ -67,13 +37,13 @@ def packed_forward(
     DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The output (B, N, H, D) of a head."""
-    exist, part = _exist(tokens, D, ROWS, DP), heads * D
-    at = qkv_ptr + _places(heads, tokens, D, 3, ROWS, DP)
-    q, k = _load(at, exist, EVEN, DTYPE), _load(at + part, exist, EVEN, DTYPE)
-    v = _load(at + 2 * part, exist, EVEN, DTYPE)
+    there, part = exist(tokens, D, ROWS, DP), heads * D
+    at = qkv_ptr + places(heads, tokens, D, 3, ROWS, DP)
+    q, k = load(at, there, EVEN, DTYPE), load(at + part, there, EVEN, DTYPE)
+    v = load(at + 2 * part, there, EVEN, DTYPE)
     w, total = _weights(q, k, tokens, scale, EVEN, PRECISION)
     out = tl.dot(w.to(DTYPE), v, input_precision=PRECISION) / total[:, None]
-    _store(out_ptr + _places(heads, tokens, D, 1, ROWS, DP), out, exist, EVEN)
+    store(out_ptr + places(heads, tokens, D, 1, ROWS, DP), out, there, EVEN)
 
 
 @triton.jit
@@ -83,19 +53,19 @@ def packed_backward(
     DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradients of q, k and v of a head."""
-    exist, part = _exist(tokens, D, ROWS, DP), heads * D
-    places = _places(heads, tokens, D, 3, ROWS, DP)
-    at, into = qkv_ptr + places, dqkv_ptr + places
-    q, k = _load(at, exist, EVEN, DTYPE), _load(at + part, exist, EVEN, DTYPE)
-    v = _load(at + 2 * part, exist, EVEN, DTYPE)
-    g = _load(grad_ptr + _places(heads, tokens, D, 1, ROWS, DP), exist, EVEN, DTYPE)
+    there, part = exist(tokens, D, ROWS, DP), heads * D
+    offsets = places(heads, tokens, D, 3, ROWS, DP)
+    at, into = qkv_ptr + offsets, dqkv_ptr + offsets
+    q, k = load(at, there, EVEN, DTYPE), load(at + part, there, EVEN, DTYPE)
+    v = load(at + 2 * part, there, EVEN, DTYPE)
+    g = load(grad_ptr + places(heads, tokens, D, 1, ROWS, DP), there, EVEN, DTYPE)
     w, total = _weights(q, k, tokens, scale, EVEN, PRECISION)
     w /= total[:, None]
     dv = tl.dot(tl.trans(w.to(DTYPE)), g, input_precision=PRECISION)
-    _store(into + 2 * part, dv, exist, EVEN)
+    store(into + 2 * part, dv, there, EVEN)
     dw = tl.dot(g, tl.trans(v), input_precision=PRECISION)
     ds = (w * (dw - tl.sum(w * dw, axis=1)[:, None])).to(DTYPE)
     dk = tl.dot(tl.trans(ds), q, input_precision=PRECISION) * scale
-    _store(into + part, dk, exist, EVEN)
+    store(into + part, dk, there, EVEN)
     dq = tl.dot(ds, k, input_precision=PRECISION) * scale
-    _store(into, dq, exist, EVEN)
+    store(into, dq, there, EVEN)

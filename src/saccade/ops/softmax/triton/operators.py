@@ -3,40 +3,28 @@
 import functools
 
 import torch
-import triton.language as tl
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from saccade.ops.launches import INTERPRETED, Launch, on_device
+from saccade.ops.launches import Launch, on_device
+from saccade.ops.packed_rows import output_shape, packed_launch
 from saccade.ops.registration import operator
 from saccade.ops.softmax.triton.kernels import packed_backward, packed_forward
 
 __all__ = ["fused"]
 
-# The interpreter, which runs the kernels on a CPU for tests, has no products of bfloat16.
-_TRITON_DTYPE = {torch.bfloat16: tl.float32 if INTERPRETED else tl.bfloat16}
 _KEPT_SHAPES = 512
 
 
 @functools.lru_cache(maxsize=_KEPT_SHAPES)
 def _launch(kernel: object, shape: tuple[int, ...], dtype: torch.dtype, scale: float) -> Launch:
-    batch, tokens, _, heads, dim = shape
-    rows, columns = (max(16, 1 << (n - 1).bit_length()) for n in (tokens, dim))
-    constants = {
-        "ROWS": rows,
-        "DP": columns,
-        "EVEN": (rows, columns) == (tokens, dim),
-        "DTYPE": _TRITON_DTYPE.get(dtype, tl.float32),
-        "PRECISION": "ieee",
-        "num_warps": 8 if rows > 64 else 4,
-    }
-    return Launch(kernel, (batch * heads,), (heads, tokens, dim, scale), constants)
+    return packed_launch(kernel, shape, dtype, scale)
 
 
 @operator("softmax_packed")
 def _forward(qkv: Tensor, scale: float) -> Tensor:
     qkv = qkv.contiguous()
-    out = qkv.new_empty(_output_shape(qkv))
+    out = qkv.new_empty(output_shape(qkv))
     if out.numel():
         with on_device(qkv):
             _launch(packed_forward, tuple(qkv.shape), qkv.dtype, scale)(qkv, out)
@@ -45,7 +33,7 @@ def _forward(qkv: Tensor, scale: float) -> Tensor:
 
 @_forward.register_fake
 def _(qkv, _scale):  # type: ignore[no-untyped-def]
-    return qkv.new_empty(_output_shape(qkv))
+    return qkv.new_empty(output_shape(qkv))
 
 
 @operator("softmax_packed_backward")

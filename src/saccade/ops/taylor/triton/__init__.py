@@ -5,7 +5,6 @@ Importing this package needs triton; callers ask `saccade.ops.backends` first.
 
 from saccade.ops.launches import INTERPRETED
 from saccade.ops.taylor.triton.operators import fused
-from saccade.ops.taylor.triton.packed import fused_packed
-from saccade.ops.taylor.triton.whole import is_short
+from saccade.ops.taylor.triton.packed import fused_packed, is_short
 
 __all__ = ["INTERPRETED", "fused", "fused_packed", "is_short"]

@@ -4,30 +4,45 @@ Gradients are written the same way: else a pass puts them together that takes as
 the attention.
 """
 
+import functools
+
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from saccade.ops.launches import on_device
+from saccade.ops.launches import Launch, on_device
+from saccade.ops.packed_rows import output_shape, packed_launch
 from saccade.ops.registration import operator
-from saccade.ops.taylor.triton.problem import Problem
-from saccade.ops.taylor.triton.whole import run_whole, run_whole_backward
+from saccade.ops.taylor.triton.packed_kernels import packed_taylor_backward, packed_taylor_forward
+from saccade.ops.taylor.triton.problem import KEPT_FORMS
 
-__all__ = ["fused_packed"]
+__all__ = ["fused_packed", "is_short"]
 
-Numbers = tuple[float, float, float, float]
-
-
-def _problem(
-    qkv: Tensor, temperature: Tensor | None, numbers: Numbers, normalise_output: bool
-) -> Problem:
-    q, k, v = _views(qkv)
-    return Problem.of(q, k, v, None, temperature, *numbers, normalise_output, "ieee")
+MOST_TOKENS = 64
+MOST_UNIT_TOKENS = 128
+WIDEST = 32
+"""Heads that a program takes whole: tokens, those of normalised rows, and columns."""
 
 
-def _views(qkv: Tensor) -> tuple[Tensor, ...]:
-    """q, k and v, each (B, H, N, D)."""
-    return qkv.permute(2, 0, 3, 1, 4).unbind()
+def is_short(tokens: int, dim: int, *, normalised: bool) -> bool:
+    """Whether heads of so many tokens and columns are taken so, in bfloat16."""
+    return tokens <= (MOST_UNIT_TOKENS if normalised else MOST_TOKENS) and dim <= WIDEST
+
+
+@functools.lru_cache(maxsize=KEPT_FORMS)
+def _launch(
+    kernel: object,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    numbers: tuple[float, float, float, float],
+    normalised: bool,
+    normalise_output: bool,
+) -> Launch:
+    _, tokens, _, _, dim = shape
+    _, a, b, c = numbers
+    floor = max(0.0, c - b * b / (4 * a))  # the smallest weight there is
+    lift = (tokens / dim) ** 0.5 if normalise_output else 1.0
+    return packed_launch(kernel, shape, dtype, *numbers, floor, lift, NORMALIZE=normalised)
 
 
 @operator("taylor_packed")
@@ -39,22 +54,20 @@ def _forward(
     b: float,
     c: float,
     normalise_output: bool,
-    keep: bool,
-) -> tuple[Tensor, Tensor]:
-    out, total = _fake_forward(qkv, temperature, scale, a, b, c, normalise_output, keep)  # type: ignore[no-untyped-call]
-    if out.numel() == 0:
-        return out, total
-    problem = _problem(qkv.contiguous(), temperature, (scale, a, b, c), normalise_output)
-    with on_device(qkv):
-        _, kept = run_whole(problem, keep=keep, out=out.transpose(1, 2))
-    return out, total if kept is None else kept
+) -> Tensor:
+    qkv = qkv.contiguous()
+    out = qkv.new_empty(output_shape(qkv))
+    if out.numel():
+        kind = (scale, a, b, c), temperature is not None, normalise_output
+        with on_device(qkv):
+            launch = _launch(packed_taylor_forward, tuple(qkv.shape), qkv.dtype, *kind)
+            launch(qkv, temperature, out)
+    return out
 
 
 @_forward.register_fake
-def _fake_forward(qkv, _temperature, _scale, _a, _b, _c, _lift, keep):  # type: ignore[no-untyped-def]
-    batch, tokens, _, heads, width = qkv.shape
-    rows = (batch * heads, tokens) if keep else (0,)
-    return qkv.new_empty(batch, tokens, heads, width), qkv.new_empty(rows, dtype=torch.float32)
+def _(qkv, *_rest):  # type: ignore[no-untyped-def]
+    return qkv.new_empty(output_shape(qkv))
 
 
 @operator("taylor_packed_backward")
@@ -62,46 +75,42 @@ def _backward(
     grad: Tensor,
     qkv: Tensor,
     temperature: Tensor | None,
-    out: Tensor,
-    total: Tensor,
     scale: float,
     a: float,
     b: float,
     c: float,
     normalise_output: bool,
 ) -> tuple[Tensor, Tensor]:
-    qkv = qkv.contiguous()
-    dqkv = torch.empty_like(qkv)
-    if dqkv.numel() == 0:
-        return dqkv, total.new_zeros(0 if temperature is None else qkv.shape[3])
-    problem = _problem(qkv, temperature, (scale, a, b, c), normalise_output)
-    grad, out, into = grad.transpose(1, 2), out.transpose(1, 2), _views(dqkv)
-    with on_device(qkv):
-        *_, dt = run_whole_backward(problem, grad, out, total, into)
-    return dqkv, total.new_empty(0) if dt is None else dt
+    grad, qkv = grad.contiguous(), qkv.contiguous()
+    dqkv, normalised = torch.empty_like(qkv), temperature is not None
+    batch, heads = qkv.shape[0], qkv.shape[3] if normalised else 0
+    dt = (torch.empty if qkv.numel() else torch.zeros)(batch, heads, device=qkv.device)
+    if dqkv.numel():
+        kind = (scale, a, b, c), normalised, normalise_output
+        with on_device(qkv):
+            launch = _launch(packed_taylor_backward, tuple(qkv.shape), qkv.dtype, *kind)
+            launch(qkv, temperature, grad, dqkv, dt if normalised else None)
+    return dqkv, dt.sum(dim=0)
 
 
 @_backward.register_fake
-def _(_grad, qkv, temperature, _out, total, *_rest):  # type: ignore[no-untyped-def]
+def _(_grad, qkv, temperature, *_rest):  # type: ignore[no-untyped-def]
     dqkv = torch.empty_like(qkv, memory_format=torch.contiguous_format)
-    return dqkv, total.new_empty(0 if temperature is None else qkv.shape[3])
+    heads = 0 if temperature is None else qkv.shape[3]
+    return dqkv, qkv.new_empty(heads, dtype=torch.float32)
 
 
-def _setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    qkv, temperature, *ctx.numbers, _keep = inputs
-    ctx.save_for_backward(qkv, temperature, *output)
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)
+def _setup_context(ctx, inputs, _output):  # type: ignore[no-untyped-def]
+    qkv, temperature, *ctx.numbers = inputs
+    ctx.save_for_backward(qkv, temperature)
 
 
-def _autograd(ctx, grad, _unused):  # type: ignore[no-untyped-def]
+def _autograd(ctx, grad):  # type: ignore[no-untyped-def]
     dqkv, dt = _backward.within_backward((grad, *ctx.saved_tensors, *ctx.numbers))
-    return dqkv, None if dt.numel() == 0 else dt, *[None] * 6
+    return dqkv, None if dt.numel() == 0 else dt, *[None] * 5
 
 
-_forward.register_autograd(
-    _autograd, setup_context=_setup_context, inputs=lambda inputs: (*inputs[:-1], True)
-)
+_forward.register_autograd(_autograd, setup_context=_setup_context)
 
 
 @register_flop_formula(torch.ops.saccade.taylor_packed)
@@ -126,5 +135,5 @@ def fused_packed(
     """Taylor attention (B, N, H, D); with a temperature (H,) q and k are normalised."""
     if temperature is not None:
         temperature = temperature.float()
-    out: Tensor = _forward(qkv, temperature, scale, *coefficients, normalise_output, False)[0]
+    out: Tensor = _forward(qkv, temperature, scale, *coefficients, normalise_output)
     return out

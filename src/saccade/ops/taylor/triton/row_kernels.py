@@ -19,13 +19,7 @@ from saccade.ops.taylor.triton.blocks import (
     table_place,
 )
 
-__all__ = [
-    "key_sums",
-    "prepare_keys",
-    "quotient_of",
-    "row_gradients",
-    "weighted_row_gradients",
-]
+__all__ = ["key_sums", "prepare_keys", "quotient", "row_gradients", "weighted_row_gradients"]
 
 
 @triton.jit
@@ -97,12 +91,6 @@ def quotient(
     o = load_rows(out_ptr + row * E, keep, cols, E, E, 1, False).to(tl.float32)
     total = tl.load(total_ptr + row + tl.arange(0, keep.shape[0]), mask=keep, other=1.0)
     factor = output_factor(load_share(share_ptr, bh // heads, MASKED), lift, LIFT)
-    return quotient_of(g, o, total, factor)
-
-
-@triton.jit
-def quotient_of(g, o, total, factor):
-    """dy and dz of rows, their gradient being g and o = factor y / total."""
     inverse = 1.0 / total
     return g * (inverse * factor)[:, None], -tl.sum(g * o, axis=1) * inverse
 

@@ -23,7 +23,7 @@ from saccade.ops.taylor.triton.blocks import (
     row_factors,
     store_rows,
 )
-from saccade.ops.taylor.triton.row_kernels import quotient_of
+from saccade.ops.taylor.triton.row_kernels import quotient
 from saccade.ops.taylor.triton.scores import add_row_sums, line, rounded, rounded_sum, times
 
 __all__ = ["whole_backward", "whole_forward"]
@@ -47,15 +47,15 @@ def _head_factor(temperature_ptr, bh, heads, scale, NORMALIZE: tl.constexpr):
 @triton.jit
 def whole_forward(
     q_ptr, k_ptr, v_ptr, mask_ptr, temperature_ptr, share_ptr, out_ptr, total_ptr,
-    heads, queries, keys, D, E, qb, qh, qn, qd, kb, kh, kn, kd, vb, vh, vn, vd, ob, oh, on,
+    heads, queries, keys, D, E, qb, qh, qn, qd, kb, kh, kn, kd, vb, vh, vn, vd,
     scale, over, a, b, c, floor, lift,
     DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     NORMALIZE: tl.constexpr, LIFT: tl.constexpr, MASKED: tl.constexpr,
     GRAIN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """o and, where they are to be kept, z of a head."""
-    D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn, ob, oh, on = multiples(
-        (D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn, ob, oh, on), GRAIN
+    D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn = multiples(
+        (D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn), GRAIN
     )
     bh, rows = tl.program_id(0), tl.arange(0, ROWS)
     cols, wide = tl.arange(0, DP), tl.arange(0, EP)
@@ -73,29 +73,26 @@ def whole_forward(
     share = load_share(share_ptr, bh // heads, MASKED)
     z = tl.maximum(sums * over + c * share, floor * share)
     z = tl.where(z > 0, z, 1.0)
+    row = bh.to(tl.int64) * queries
     out = y * (output_factor(share, lift, LIFT) * over / z)[:, None]
-    store_rows(out_ptr + head_offset(bh, heads, ob, oh), keep, wide, E, on, out)
+    store_rows(out_ptr + row * E, keep, wide, E, E, out)
     if total_ptr is not None:
-        tl.store(total_ptr + bh.to(tl.int64) * queries + rows, z, mask=keep)
+        tl.store(total_ptr + row + rows, z, mask=keep)
 
 
 @triton.jit
 def whole_backward(
     q_ptr, k_ptr, v_ptr, mask_ptr, temperature_ptr, share_ptr, grad_ptr, out_ptr, total_ptr,
     dq_ptr, dk_ptr, dv_ptr, dt_ptr,
-    heads, queries, keys, D, E, qb, qh, qn, qd, kb, kh, kn, kd, vb, vh, vn, vd, ob, oh, on,
-    grad_b, grad_h, grad_n, grad_d, dqb, dqh, dqn, dkb, dkh, dkn, dvb, dvh, dvn,
-    scale, over, a, b, c, lift,
+    heads, queries, keys, D, E, qb, qh, qn, qd, kb, kh, kn, kd, vb, vh, vn, vd,
+    grad_b, grad_h, grad_n, grad_d, scale, over, a, b, c, lift,
     DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     NORMALIZE: tl.constexpr, LIFT: tl.constexpr, MASKED: tl.constexpr,
     GRAIN: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a head, and its share of the temperature's."""
-    D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn, ob, oh, on = multiples(
-        (D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn, ob, oh, on), GRAIN
-    )
-    grad_b, grad_h, grad_n, dqb, dqh, dqn, dkb, dkh, dkn, dvb, dvh, dvn = multiples(
-        (grad_b, grad_h, grad_n, dqb, dqh, dqn, dkb, dkh, dkn, dvb, dvh, dvn), GRAIN
+    D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn, grad_b, grad_h, grad_n = multiples(
+        (D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn, grad_b, grad_h, grad_n), GRAIN
     )
     bh, rows = tl.program_id(0), tl.arange(0, ROWS)
     cols, wide = tl.arange(0, DP), tl.arange(0, EP)
@@ -104,12 +101,10 @@ def whole_backward(
     q = load_rows(q_ptr + head_offset(bh, heads, qb, qh), keep, cols, D, qn, qd, False)
     k = load_rows(k_ptr + head_offset(bh, heads, kb, kh), inside, cols, D, kn, kd, False)
     v = load_rows(v_ptr + head_offset(bh, heads, vb, vh), inside, wide, E, vn, vd, False)
-    grad_base = grad_ptr + head_offset(bh, heads, grad_b, grad_h)
-    g = load_rows(grad_base, keep, wide, E, grad_n, grad_d, False).to(tl.float32)
-    o = load_rows(out_ptr + head_offset(bh, heads, ob, oh), keep, wide, E, on, 1, False)
-    z = tl.load(total_ptr + bh.to(tl.int64) * queries + rows, mask=keep, other=1.0)
-    share = load_share(share_ptr, bh // heads, MASKED)
-    dy, dz = quotient_of(g, o.to(tl.float32), z, output_factor(share, lift, LIFT))
+    dy, dz = quotient(
+        grad_ptr, out_ptr, total_ptr, share_ptr, tl.zeros([], tl.int32), bh, keep, queries, heads,
+        grad_b, grad_h, grad_n, grad_d, E, lift, EP, MASKED, LIFT,
+    )  # fmt: skip
     sum_dy = c * tl.sum(dy, axis=0)
     dy = dy.to(DTYPE)
     factor = _head_factor(temperature_ptr, bh, heads, scale, NORMALIZE)
@@ -117,14 +112,13 @@ def whole_backward(
     s = rounded(product(x, tl.trans(unit), None, PRECISION), DTYPE)
     ds = rounded_sum(product(dy, tl.trans(v.to(DTYPE)), None, PRECISION), dz[:, None], DTYPE)
     w, ds = times(s, line(s, a, b)), times(ds, line(s, 2 * a, b))
+    row, row_out = bh.to(tl.int64) * queries, bh.to(tl.int64) * keys
     dv = (product(tl.trans(w), dy, None, PRECISION) + sum_dy[None, :]) * over
-    dv_ptr += head_offset(bh, heads, dvb, dvh)
-    store_rows(dv_ptr, exists, wide, E, dvn, tl.where(inside[:, None], dv, 0.0))
+    store_rows(dv_ptr + row_out * E, exists, wide, E, E, tl.where(inside[:, None], dv, 0.0))
     dk = product(tl.trans(ds), x, None, PRECISION) * over
     dk, _ = pull_back(dk, k, 1.0, NORMALIZE)
-    dk_ptr += head_offset(bh, heads, dkb, dkh)
-    store_rows(dk_ptr, exists, cols, D, dkn, tl.where(inside[:, None], dk, 0.0))
+    store_rows(dk_ptr + row_out * D, exists, cols, D, D, tl.where(inside[:, None], dk, 0.0))
     dq, along = pull_back(product(ds, unit, None, PRECISION) * over, q, factor, NORMALIZE)
-    store_rows(dq_ptr + head_offset(bh, heads, dqb, dqh), keep, cols, D, dqn, dq)
+    store_rows(dq_ptr + row * D, keep, cols, D, D, dq)
     if NORMALIZE:
         tl.store(dt_ptr + bh, tl.sum(along, axis=0) * scale)

@@ -1,0 +1,84 @@
+"""A residual addition and the layer norm that follows it, in one pass over memory.
+
+    s = x + keep branch,   y = LayerNorm(s)
+
+Layer norm: arXiv:1607.06450. Stochastic depth, whose factors keep are: arXiv:1603.09382. Layout
+(B, N, C). Cost: forward reads x and branch and writes s and y; backward reads s and the gradients
+of s and y and writes those of x and branch; each once.
+"""
+
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from saccade.errors import ConfigError
+
+__all__ = ["add_norm"]
+
+WIDEST = 2048
+"""Channels that a program holds in registers."""
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_TRITON_INSTALLED = find_spec("triton") is not None
+
+
+def add_norm(
+    x: Tensor,
+    branch: Tensor | None,
+    keep: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    *,
+    eps: float,
+) -> tuple[Tensor, Tensor] | None:
+    """Add a branch to the residual stream and normalise the sum, where a kernel does both.
+
+    Args:
+        x: The residual stream (B, N, C).
+        branch: What is added to it (B, N, C), in a dtype that leaves the sum in that of x; None
+            for nothing.
+        keep: Factor of each sample's branch (B,), which gets no gradient; None for 1.
+        weight: Factor of each channel (C,).
+        bias: Added to each channel (C,).
+        eps: Added to the variance.
+
+    Returns:
+        The sum in the dtype of x (x itself without a branch), and the normalised sum in bfloat16
+        where autocast lowers to it and else in the dtype of x; or None: add and normalise with
+        torch.
+    """
+    if keep is not None and keep.shape != x.shape[:1]:
+        raise ConfigError(
+            f"keep has shape {tuple(keep.shape)}; expected ({x.shape[0]},), a factor a sample of x"
+        )
+    if weight is None or bias is None or not _takes(x, branch, weight, bias):
+        return None
+    from saccade.ops.norm import triton
+
+    return triton.fused(x, branch, keep, weight, bias, eps=eps, dtype=_normalised_dtype(x))
+
+
+def _takes(x: Tensor, branch: Tensor | None, weight: Tensor, bias: Tensor) -> bool:
+    """Whether the kernels take these tensors, and what they return is what torch would."""
+    if not x.is_cuda or not _TRITON_INSTALLED or not _is_recent(x.get_device()):
+        return False
+    if x.dim() != 3 or not 0 < x.shape[-1] <= WIDEST:
+        return False
+    if any(t.dtype not in _DTYPES for t in (x, weight, bias)):
+        return False
+    if branch is None:
+        return True
+    return branch.shape == x.shape and torch.promote_types(x.dtype, branch.dtype) == x.dtype
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _is_recent(index: int) -> bool:
+    """Whether a GPU has bfloat16, which any of the tensors may be in."""
+    return torch.cuda.get_device_capability(index) >= (8, 0)
+
+
+def _normalised_dtype(x: Tensor) -> torch.dtype:
+    kind = x.device.type
+    lowered = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
+    return torch.bfloat16 if lowered else x.dtype
