@@ -168,8 +168,9 @@ def test_blocks_share_their_compilations(monkeypatch: pytest.MonkeyPatch) -> Non
     before = counters["unique_graphs"]
     torch.manual_seed(0)
     torch.testing.assert_close(model(x), expected)
-    # The stem, the first block, whose drop path is off, one that serves all others, the head.
-    assert counters["unique_graphs"] - before == 4
+    # The stem, the first block, the second, since the first one's drop path is off, one that serves
+    # all others, the head.
+    assert counters["unique_graphs"] - before == 5
 
 
 def test_models_of_one_process_are_compiled_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,9 +190,21 @@ def test_models_of_one_process_are_compiled_apart(monkeypatch: pytest.MonkeyPatc
         model.set_compiled()
         before = len(shapes)
         model(example(model))
-        assert len(shapes) - before == 3, "the stem, a block and the head"
+        assert len(shapes) - before == 4, "the stem, the first block, the others, the head"
         sizes = [size for shape in shapes[before:] for sides in shape for size in sides]
         assert all(type(size) is int for size in sizes), "no size is left open"
+
+
+def test_whoever_hooks_into_a_block_hears_it_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    torch._dynamo.reset()
+    model = tiny_model("vit_cifar", depth=2, pos_drop_rate=0.0, proj_drop_rate=0.0).train()
+    model.set_compiled()
+    x, heard = example(model), []
+    expected = model(x)
+    model.blocks[0].register_forward_hook(lambda *call: heard.append(call[2].shape))
+    torch.testing.assert_close(model(x), expected)
+    assert heard == [model.embed(x).shape]
 
 
 def test_checkpointed_step_compiles_without_graph_breaks() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from saccade.layers.attention import MultiHeadAttention
 from saccade.layers.mlp import Mlp
+from saccade.layers.residual import add, add_norm
 
 __all__ = ["Block", "DropPath", "LayerScale"]
 
@@ -30,11 +31,17 @@ class DropPath(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The branch, zeroed at random for some samples."""
-        if not self.training or self.rate == 0.0:
+        factors = self.factors(x)
+        if factors is None:
             return x
+        return (x * factors.view(-1, *(1,) * (x.dim() - 1))).to(x.dtype)
+
+    def factors(self, x: Tensor) -> Tensor | None:
+        """What the branch of each sample of x is multiplied by, float32 (B,); None for 1."""
+        if not self.training or self.rate == 0.0:
+            return None
         keep = 1.0 - self.rate
-        mask = torch.rand(x.shape[0], *(1,) * (x.dim() - 1), device=x.device) < keep
-        return x * mask.to(x.dtype) / keep
+        return (torch.rand(x.shape[0], device=x.device) < keep).float() / keep
 
     def extra_repr(self) -> str:
         """The rate, for printing."""
@@ -102,7 +109,29 @@ class Block(nn.Module):
             key_mask: (B, N), True for tokens that may be attended to.
             grid: Rows and columns of the patch tokens, for windows.
         """
-        mixed = self.attn(self.norm1(x), key_mask=key_mask, grid=grid)
-        x = x + self.drop_path1(self.ls1(mixed))
-        out: Tensor = x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
-        return out
+        return add(*self.advance(x, None, None, key_mask, grid))
+
+    def advance(
+        self,
+        x: Tensor,
+        branch: Tensor | None,
+        keep: Tensor | None,
+        key_mask: Tensor | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """`forward`, but the last addition before and after is left to the norm that follows.
+
+        Args:
+            x: Tokens (B, N, C).
+            branch: What is still to be added to them; None for nothing.
+            keep: Factor of each sample's branch (B,); None for 1.
+            key_mask: As in `forward`.
+            grid: As in `forward`.
+
+        Returns:
+            Tokens, what is still to be added to them, and its factors.
+        """
+        x, y = add_norm(x, branch, keep, self.norm1)
+        mixed = self.ls1(self.attn(y, key_mask=key_mask, grid=grid))
+        x, y = add_norm(x, mixed, self.drop_path1.factors(x), self.norm2)
+        return x, self.ls2(self.mlp(y)), self.drop_path2.factors(x)

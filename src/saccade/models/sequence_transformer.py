@@ -15,6 +15,7 @@ from torch import Tensor
 
 from saccade.errors import ConfigError
 from saccade.layers.positions import resample_line_positions, sinusoidal_1d
+from saccade.layers.residual import add
 from saccade.layers.sequence_embeddings import build_sequence_embedding
 from saccade.models.config import SequenceConfig, TransformerConfig, override
 from saccade.models.transformer import Transformer
@@ -104,11 +105,8 @@ class SequenceTransformer(Transformer):
             x: (B, N, input_dim) numbers, or (B, N) symbols for `embedding="token"`.
             key_mask: (B, N), True for real tokens, False for padding.
         """
-        mask = self._full_mask(key_mask)
-        x = self.embed(x, key_mask)
-        for block in self.blocks:
-            x = self.run_block(block, x, mask)
-        out: Tensor = self.norm(x)
+        stream = self.run_blocks(self.embed(x, key_mask), self._full_mask(key_mask))
+        out: Tensor = self.norm(add(*stream))
         return out
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:

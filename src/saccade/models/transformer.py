@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,10 +23,14 @@ from saccade.layers.block import NORM_EPS, Block
 from saccade.layers.head import build_head
 from saccade.layers.mlp import Mlp
 from saccade.layers.pooling import AttentionPool
+from saccade.layers.residual import is_hooked
 from saccade.models.config import Pooling, TransformerConfig, ViTConfig
 from saccade.models.hub import HubModel
 
 __all__ = ["Transformer"]
+
+
+T = TypeVar("T")
 
 
 def build_block(config: TransformerConfig, index: int) -> Block:
@@ -72,10 +76,21 @@ def _init_linears(part: nn.Module | None, std: float) -> None:
 
 
 def _call_block(
-    block: nn.Module, x: Tensor, key_mask: Tensor | None, grid: tuple[int, int] | None
+    block: Block, x: Tensor, key_mask: Tensor | None, grid: tuple[int, int] | None
 ) -> Tensor:
     out: Tensor = block(x, key_mask, grid)
     return out
+
+
+def _advance(
+    block: Block,
+    x: Tensor,
+    branch: Tensor | None,
+    keep: Tensor | None,
+    key_mask: Tensor | None,
+    grid: tuple[int, int] | None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    return block.advance(x, branch, keep, key_mask, grid)
 
 
 # torch.compile writes to memory what more than one kernel reads if it takes more than 30 operations
@@ -83,12 +98,12 @@ def _call_block(
 # less on a GPU.
 FUSION: dict[str, Any] = {"realize_opcount_threshold": 100, "realize_reads_threshold": 16}
 
-_parts_of: WeakKeyDictionary[nn.Module, dict[Callable[..., Tensor], Callable[..., Tensor]]]
+_parts_of: WeakKeyDictionary[nn.Module, dict[Callable[..., Any], Callable[..., Any]]]
 _parts_of = WeakKeyDictionary()
 _copies = count()
 
 
-def _compiled(model: nn.Module, call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _compiled(model: nn.Module, call: Callable[..., Any]) -> Callable[..., Any]:
     """The function compiled for one model alone.
 
     torch goes by a function's code and the name of it: with every other model it would hold more
@@ -178,7 +193,7 @@ class Transformer(HubModel):
 
     def run_block(
         self,
-        block: nn.Module,
+        block: Block,
         x: Tensor,
         key_mask: Tensor | None = None,
         grid: tuple[int, int] | None = None,
@@ -190,6 +205,28 @@ class Transformer(HubModel):
         else:
             out = call(block, x, key_mask, grid)
         return out
+
+    def run_blocks(
+        self,
+        x: Tensor,
+        key_mask: Tensor | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """All blocks: tokens, what is still to be added to them, and its factors.
+
+        Compiled blocks leave their last addition to the next one's norm, unless somebody waits for
+        a block to be called.
+        """
+        branch = keep = None
+        chained = self.compiled and self.training and not self.grad_checkpointing
+        if chained and not any(is_hooked(block) for block in self.blocks):
+            advance = self.part(_advance)
+            for block in self.blocks:
+                x, branch, keep = advance(block, x, branch, keep, key_mask, grid)
+        else:
+            for block in self.blocks:
+                x = self.run_block(block, x, key_mask, grid)
+        return x, branch, keep
 
     def pool(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Pool tokens (B, N, C) to (B, C); `key_mask` (B, N) is False on padding."""
@@ -261,7 +298,7 @@ class Transformer(HubModel):
         """While training, compile the parts: one or two compilations serve all blocks."""
         self.compiled = enable
 
-    def part(self, call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def part(self, call: Callable[..., T]) -> Callable[..., T]:
         """A function that calls a part of the model, compiled where the model is set so."""
         return _compiled(self, call) if self.compiled and self.training else call
 

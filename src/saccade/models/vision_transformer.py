@@ -14,6 +14,7 @@ from torch import Tensor
 
 from saccade.errors import ConfigError
 from saccade.layers.positions import resample_grid_positions, sinusoidal_1d, sinusoidal_2d
+from saccade.layers.residual import add
 from saccade.layers.stems import build_stem
 from saccade.models.config import TransformerConfig, ViTConfig, override
 from saccade.models.transformer import Transformer
@@ -95,21 +96,16 @@ class VisionTransformer(Transformer):
         """Tokens (B, N, C) of images, with class token and positions."""
         return self.part(_embed)(self, x)
 
-    def _encode(self, x: Tensor) -> Tensor:
-        """Tokens (B, N, C) after the last block."""
-        x = self.embed(x)
-        for block in self.blocks:
-            x = self.run_block(block, x, grid=self.patch_embed.grid_size)
-        return x
-
     def forward_features(self, x: Tensor) -> Tensor:
         """Tokens (B, N, C) after the last block and its norm."""
-        out: Tensor = self.norm(self._encode(x))
+        stream = self.run_blocks(self.embed(x), grid=self.patch_embed.grid_size)
+        out: Tensor = self.norm(add(*stream))
         return out
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (B, classes) of images (B, in_chans, height, width)."""
-        return self.part(_classify)(self, self._encode(x))
+        stream = self.run_blocks(self.embed(x), grid=self.patch_embed.grid_size)
+        return self.part(_classify)(self, *stream)
 
     def forward_intermediates(
         self,
@@ -174,5 +170,7 @@ def _embed(model: VisionTransformer, x: Tensor) -> Tensor:
     return out
 
 
-def _classify(model: VisionTransformer, x: Tensor) -> Tensor:
-    return model.forward_head(model.norm(x))
+def _classify(
+    model: VisionTransformer, x: Tensor, branch: Tensor | None, keep: Tensor | None
+) -> Tensor:
+    return model.forward_head(model.norm(add(x, branch, keep)))

@@ -1,0 +1,41 @@
+"""What is added to the residual stream, alone or together with the layer norm that follows.
+
+Compiled code for a GPU adds and normalises in one kernel (`ops/norm`). Layout (B, N, C); `keep`,
+(B,), is the factor of each sample's branch, None for 1 (stochastic depth, arXiv:1603.09382).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from saccade.ops import norm as ops
+
+__all__ = ["add", "add_norm", "is_hooked"]
+
+
+def add(x: Tensor, branch: Tensor | None, keep: Tensor | None) -> Tensor:
+    """The stream with a branch added to it; None for no branch."""
+    if branch is None:
+        return x
+    if keep is not None:
+        branch = (branch * keep[:, None, None]).to(branch.dtype)
+    return x + branch
+
+
+def add_norm(
+    x: Tensor, branch: Tensor | None, keep: Tensor | None, norm: nn.Module
+) -> tuple[Tensor, Tensor]:
+    """The stream with a branch added to it, and its norm."""
+    if torch.compiler.is_compiling() and isinstance(norm, nn.LayerNorm) and not is_hooked(norm):
+        fused = ops.add_norm(x, branch, keep, norm.weight, norm.bias, eps=norm.eps)
+        if fused is not None:
+            return fused
+    x = add(x, branch, keep)
+    return x, norm(x)
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether somebody waits for the module to be called."""
+    hooks = module._forward_hooks, module._forward_pre_hooks
+    return any((*hooks, module._backward_hooks, module._backward_pre_hooks))
