@@ -20,7 +20,7 @@ from saccade.data.decoding import Request, decode_batches
 from saccade.data.mixing import mix, mix_targets
 from saccade.data.randomness import Purpose, make_key, permutation
 from saccade.data.splits import Box, DatasetInfo, Split
-from saccade.data.transform import Transform, resized_boxes
+from saccade.data.transform import Draws, Transform, resized_boxes
 from saccade.data.windows import Course, fetch_spans, plan_course, share
 from saccade.errors import ConfigError
 
@@ -76,6 +76,7 @@ class Loader:
         rank: int,
         world_size: int,
         workers: int,
+        compiled: bool,
     ) -> None:
         self.split, self.info = split, info
         self._stream = split.stream
@@ -86,6 +87,12 @@ class Loader:
         self._mixes = self._transform.config.mixup > 0 or self._transform.config.cutmix > 0
         self._labels = split.labels.to(device)
         self._images = None if split.images is None else split.images.to(device)
+        resized = self._transform.config.resized_crop is not None
+        self._compiled = compiled and self._images is not None and not resized
+        if self._compiled:
+            self._draw = torch.compile(self._transform.draw)
+            exact = "emulate_precision_casts"  # a product is rounded before something is added
+            self._make = torch.compile(self._transformed, options={exact: True})
         self._bad: dict[int, str] = {}  # unreadable images, over all epochs
         self.group_bytes = _GROUP_BYTES if device.type == "cuda" else 0
 
@@ -114,7 +121,8 @@ class Loader:
             index = index.to(self.device, non_blocking=True)
             rows = torch.arange(len(index), device=self.device)
             labels = self._labels[read.index]
-            images, targets = self._transformed(key, index, read.images, rows, labels)
+            draws = self._transform.draw(key, index)
+            images, targets = self._transformed(draws, read.images, rows, labels)
             valid = self._valid(step) & (read.index == index)[: step.size]
             yield Batch(images, targets, index[: step.size], valid)
 
@@ -122,17 +130,33 @@ class Loader:
         self, key: int, steps: list[Step], pieces: list[Tensor], stored: Tensor
     ) -> Iterator[Batch]:
         """Make several batches in one pass, since on a GPU a pass costs its many small launches."""
+        key_there = torch.full((), key, dtype=torch.int64, device=self.device)
         bytes_a_batch = 4 * self.batch_size * math.prod(stored.shape[1:])
         together = max(1, self.group_bytes // max(1, bytes_a_batch))
         for first in range(0, len(steps), together):
             group = slice(first, first + together)
             index = torch.cat(pieces[group])
-            images, targets = self._transformed(key, index, stored, index, self._labels[index])
+            images, targets = self._group(key_there, index, stored)
             offset = 0
             for step, piece in zip(steps[group], pieces[group], strict=True):
                 part = slice(offset, offset + step.size)
                 yield Batch(images[part], targets[part], piece[: step.size], self._valid(step))
                 offset += len(piece)
+
+    def _group(self, key: Tensor, index: Tensor, stored: Tensor) -> tuple[Tensor, Tensor]:
+        """Images and targets of several batches.
+
+        Compiled, draws are a pass of their own, or every pixel would draw its image's again; and
+        nothing is compiled anew for another epoch's key or a last group that is smaller.
+        """
+        labels = self._labels[index]
+        if not self._compiled:
+            return self._transformed(self._transform.draw(key, index), stored, index, labels)
+        torch._dynamo.maybe_mark_dynamic(index, 0)
+        torch._dynamo.maybe_mark_dynamic(labels, 0)
+        draws = self._draw(key, index)
+        torch._dynamo.maybe_mark_dynamic(draws.values, 1)
+        return self._make(draws, stored, index, labels)
 
     def _course(self, epoch: int) -> Course | None:
         """What this rank reads of a streamed split; None for every other split."""
@@ -183,14 +207,13 @@ class Loader:
         return [(box[0], box[1], box[2], box[3]) for box in boxes]
 
     def _transformed(
-        self, key: int, index: Tensor, stored: Tensor, rows: Tensor, labels: Tensor
+        self, draws: Draws, stored: Tensor, rows: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Transform `stored[rows]`, which are the images at `index`, and mix each with the next.
+        """Transform `stored[rows]` by their draws and mix each with the next.
 
         Where images are mixed the last one is only a partner, and so is the last one of every
         piece where several were put together: its mixture means nothing and is cut off.
         """
-        draws = self._transform.draw(key, index)
         cropped = self._images is None
         images = self._transform(stored, rows, draws, cropped=cropped)
         if not self._mixes:
@@ -212,6 +235,7 @@ def make_loader(
     rank: int = 0,
     world_size: int = 1,
     workers: int = 0,
+    compiled: bool = False,
 ) -> Loader:
     """Make the loader of one split.
 
@@ -227,6 +251,8 @@ def make_loader(
         rank: Which of the pieces of a step this loader gets.
         world_size: How many pieces there are.
         workers: Processes that read images which are not in memory.
+        compiled: Whether torch.compile makes the batches: the same ones, in a few passes over
+            memory. Images that are not in memory and resized crops are left as they are.
 
     Raises:
         ConfigError: A value does not fit the others, or the split.
@@ -252,4 +278,5 @@ def make_loader(
         rank=rank,
         world_size=world_size,
         workers=workers,
+        compiled=compiled,
     )

@@ -60,18 +60,21 @@ def _takes_cutmix(draws: Draws, config: AugmentConfig) -> Tensor:
 def _cut_boxes(
     draws: Draws, config: AugmentConfig, height: int, width: int
 ) -> tuple[Tensor, Tensor]:
-    """Share of pixels kept, exactly, and the boxes (B, 1, H, W) that the partner fills."""
-    side = (1 - _beta(config.cutmix, draws[Stream.MIX_WEIGHT][:-1])).sqrt()
-    spans = []
+    """Share of pixels kept, exactly, and the boxes (B, 1, H, W) that the partner fills.
+
+    Roots and quotients are float64's, rounded: compiled, float32's own may differ in the last bit.
+    """
+    side = (1 - _beta(config.cutmix, draws[Stream.MIX_WEIGHT][:-1])).double().sqrt().float()
+    spans, area = [], torch.ones_like(side)
     for length, stream in ((height, Stream.MIX_Y), (width, Stream.MIX_X)):
         centre = (draws[stream][:-1] * length).floor()
         extent = (side * length).floor()
-        low = centre - (extent / 2).floor()
+        low = centre - (extent * 0.5).floor()
         at = torch.arange(length, device=side.device)[None, :]
         spans.append((at >= low[:, None]) & (at < (low + extent)[:, None]))  # (B, length)
-    area = spans[0].sum(1) * spans[1].sum(1)
+        area = area * ((low + extent).clamp(max=length) - low.clamp(min=0))
     box = spans[0][:, None, :, None] & spans[1][:, None, None, :]
-    return 1 - area / (height * width), box
+    return 1 - (area.double() / (height * width)).float(), box
 
 
 def _beta(alpha: float, uniform: Tensor) -> Tensor:
@@ -80,8 +83,14 @@ def _beta(alpha: float, uniform: Tensor) -> Tensor:
         return torch.ones_like(uniform)
     if alpha == 1:
         return uniform
-    table = _beta_quantiles(alpha, uniform.device)
+    table: Tensor = _constant_quantiles(alpha, uniform.device)
     return table[(uniform * _QUANTILES).to(torch.int64)]
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _constant_quantiles(alpha: float, device: torch.device) -> Tensor:
+    """The table, which a compiler takes as it is."""
+    return _beta_quantiles(alpha, device)
 
 
 @cache

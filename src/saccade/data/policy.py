@@ -2,9 +2,10 @@
 
 Every image draws an operation, one of 31 magnitudes and a sign. Tables turn these into an affine
 map and a value; the geometric operations of a batch are then one `grid_sample`, the enhancements
-one blend, and so on, each applied where it was drawn. Images are float (R, C, H, W) and hold whole
-levels 0..255 before and after every operation, as Pillow's do, so each image's result is exact and
-does not depend on its batch. Cost: every operation is computed for every image of the batch.
+one blend, and so on, with values that change nothing where another operation was drawn. Images are
+float (R, C, H, W) and hold whole levels 0..255 before and after every operation, as Pillow's do.
+Nothing that is rounded to them lies within an error of the next, so each image's result is the same
+in every batch, on every device and compiled. Cost: every operation is computed for every image.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ OPERATIONS = (
     *("posterize", "solarize", "autocontrast", "equalize"),
 )
 _GEOMETRIC = slice(1, 6)
+_OFF_MIDDLE = 1e-6
 _BRIGHTNESS, _COLOR, _CONTRAST, _SHARPNESS, _POSTERIZE, _SOLARIZE, _AUTOCONTRAST, _EQUALIZE = range(
     6, 14
 )
@@ -109,16 +111,16 @@ def apply_operations(
     """
     chosen = operation[:, None, None, None]
     value = values[:, None, None, None]
-    geometric = (chosen >= _GEOMETRIC.start) & (chosen < _GEOMETRIC.stop)
-    out = torch.where(geometric, _warp(levels, maps, fill), levels)
+    low, high = levels.amin((2, 3), keepdim=True), levels.amax((2, 3), keepdim=True)
     enhanced = (chosen >= _BRIGHTNESS) & (chosen <= _SHARPNESS)
-    out = torch.where(enhanced, _blend(_degenerate(levels, chosen), levels, value), out)
-    step = torch.where(chosen == _POSTERIZE, value, 1.0)
-    out = torch.where(chosen == _POSTERIZE, (levels / step).floor() * step, out)
-    inverted = torch.where(levels < value, levels, 255 - levels)
-    out = torch.where(chosen == _SOLARIZE, inverted, out)
-    out = torch.where(chosen == _AUTOCONTRAST, _autocontrast(levels), out)
-    return torch.where(chosen == _EQUALIZE, _equalize(levels), out)
+    out = _blend(_degenerate(levels, chosen), levels, torch.where(enhanced, value, 1.0))
+    out = _posterize(out, torch.where(chosen == _POSTERIZE, value, 1.0))
+    out = torch.where(out < torch.where(chosen == _SOLARIZE, value, 256.0), out, 255 - out)
+    stretched = (chosen == _AUTOCONTRAST) & (low < high)
+    out = _stretch(out, torch.where(stretched, low, 0.0), torch.where(stretched, high, 255.0))
+    out = torch.where(chosen == _EQUALIZE, _equalize(levels, high), out)
+    geometric = (chosen >= _GEOMETRIC.start) & (chosen < _GEOMETRIC.stop)
+    return torch.where(geometric, _warp(levels, maps, fill), out)
 
 
 def _tables(limits: _Range, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -163,37 +165,44 @@ def _value(operation: str, share: float, sign: int, limits: _Range) -> float:
 
 
 def _warp(levels: Tensor, maps: Tensor, fill: Tensor) -> Tensor:
-    """Look up each output pixel's centre through its image's affine map, bilinearly."""
+    """Look up each output pixel's centre through its image's affine map, bilinearly.
+
+    In float64, and rounded a little off the middle between two levels, where blends by simple
+    fractions lie: errors of 1e-13 decide nowhere.
+    """
     height, width = levels.shape[-2:]
-    y = (torch.arange(height, device=levels.device) + 0.5)[None, :, None]
-    x = (torch.arange(width, device=levels.device) + 0.5)[None, None, :]
-    m = maps[:, :, None, None].unbind(1)
+    centres = torch.arange(max(height, width), dtype=torch.float64, device=levels.device) + 0.5
+    y, x = centres[None, :height, None], centres[None, None, :width]
+    m = maps.double()[:, :, None, None].unbind(1)
     column = m[0] * x + m[1] * y + m[2]  # (R, H, W)
     row = m[3] * x + m[4] * y + m[5]
-    grid = torch.stack([2 * column / width - 1, 2 * row / height - 1], dim=-1)
-    return (F.grid_sample(levels - fill, grid, align_corners=False) + fill).round()
+    grid = torch.stack([column * (2 / width) - 1, row * (2 / height) - 1], dim=-1)
+    sampled = F.grid_sample((levels - fill).double(), grid, align_corners=False)
+    return (sampled.add_(_OFF_MIDDLE).round() + fill).float()
 
 
 def _degenerate(levels: Tensor, chosen: Tensor) -> Tensor:
     """What an enhancement starts from: black, grey, the mean grey, or the smoothed image."""
     grey = _grey(levels)
     count = grey.shape[-1] * grey.shape[-2]
-    mean = (grey.double().sum((2, 3), keepdim=True) / count + 0.5).floor().float()
-    out = torch.where(chosen == _COLOR, grey, torch.zeros_like(levels))
-    out = torch.where(chosen == _CONTRAST, mean, out)
-    return torch.where(chosen == _SHARPNESS, _smooth(levels), out)
+    total = grey.sum((2, 3), keepdim=True, dtype=torch.int64)
+    mean = ((2 * total + count) // (2 * count)).float()
+    flat = torch.where(chosen == _COLOR, grey, torch.where(chosen == _CONTRAST, mean, 0.0))
+    return torch.where(chosen == _SHARPNESS, _smooth(levels), flat)
 
 
 def _blend(start: Tensor, levels: Tensor, factor: Tensor) -> Tensor:
-    return (start + factor * (levels - start)).clamp(0, 255).floor()
+    """Pillow's; the first clamp changes nothing, but keeps product and sum two roundings."""
+    change = (factor * (levels - start)).clamp_(-512, 512)
+    return change.add_(start).clamp_(0, 255).floor_()
 
 
 def _grey(levels: Tensor) -> Tensor:
     """Luma (R, 1, H, W) in 16-bit fixed point; every product is exact in float32."""
     if levels.shape[1] != 3:
-        return levels.mean(1, keepdim=True).floor()
+        return _whole_quotient(levels.sum(1, keepdim=True), levels.shape[1])
     red, green, blue = levels.split_with_sizes([1, 1, 1], dim=1)
-    return ((red * 19595 + green * 38470 + blue * 7471 + 32768) / 65536).floor()
+    return ((red * 19595 + green * 38470 + blue * 7471 + 32768) * 2.0**-16).floor()
 
 
 def _smooth(levels: Tensor) -> Tensor:
@@ -201,32 +210,34 @@ def _smooth(levels: Tensor) -> Tensor:
     height, width = levels.shape[-2:]
     if min(height, width) < 3:
         return levels
-    total = 4 * levels[..., 1:-1, 1:-1]
-    for top in range(3):
-        for left in range(3):
-            total = total + levels[..., top : top + height - 2, left : left + width - 2]
-    out = levels.clone()
-    out[..., 1:-1, 1:-1] = (total / 13 + 0.5).floor()
-    return out
+    across = levels[..., :-2] + levels[..., 1:-1] + levels[..., 2:]
+    total = across[..., :-2, :] + across[..., 1:-1, :] + across[..., 2:, :]
+    total = total + 4 * levels[..., 1:-1, 1:-1]
+    inside = F.pad(_whole_quotient(total + 6, 13), (1, 1, 1, 1), value=-1.0)
+    return torch.where(inside < 0, levels, inside)
 
 
-def _autocontrast(levels: Tensor) -> Tensor:
-    low, high = levels.amin((2, 3), keepdim=True), levels.amax((2, 3), keepdim=True)
-    spread = high - low
-    stretched = ((levels - low) * 255 / spread.clamp(min=1)).floor()
-    return torch.where(spread > 0, stretched, levels)
+def _posterize(levels: Tensor, step: Tensor) -> Tensor:
+    return _whole_quotient(levels, step) * step
 
 
-def _equalize(levels: Tensor) -> Tensor:
+def _stretch(levels: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    return _whole_quotient((levels - low) * 255, high - low)
+
+
+def _equalize(levels: Tensor, high: Tensor) -> Tensor:
     """Flatten the histogram of every channel, with Pillow's integer rule."""
-    planes = levels.flatten(0, 1).flatten(1).to(torch.int64)  # (R C, H W)
-    offset = torch.arange(len(planes), device=planes.device)[:, None] * 256
-    counts = torch.zeros(len(planes) * 256, dtype=torch.int64, device=planes.device)
-    counts.scatter_add_(0, (planes + offset).flatten(), torch.ones_like(planes).flatten())
-    counts = counts.view(-1, 256)
-    brightest = counts.gather(1, planes.amax(1, keepdim=True))
-    step = (planes.shape[1] - brightest) // 255  # (R C, 1)
-    before = counts.cumsum(1) - counts
+    planes = levels.flatten(2).to(torch.int64)  # (R, C, H W)
+    counts = planes.new_zeros((*planes.shape[:2], 256), dtype=torch.int32)
+    counts.scatter_add_(2, planes, counts.new_ones(()).expand_as(planes))
+    brightest = counts.gather(2, high.flatten(2).to(torch.int64))
+    step = (planes.shape[2] - brightest) // 255  # (R, C, 1)
+    before = counts.cumsum(2, dtype=torch.int32) - counts
     table = ((step // 2 + before) // step.clamp(min=1)).clamp(max=255)
-    out = torch.where(step > 0, table.gather(1, planes), planes)
-    return out.view(levels.shape).to(levels.dtype)
+    equal = table.to(levels.dtype).gather(2, planes).view(levels.shape)
+    return torch.where(step[..., None] > 0, equal, levels)
+
+
+def _whole_quotient(whole: Tensor, divisor: Tensor | int) -> Tensor:
+    """`floor(whole / divisor)` of whole numbers, far enough from the next for any division."""
+    return ((whole + 0.5) / divisor).floor()

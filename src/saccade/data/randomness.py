@@ -38,7 +38,7 @@ def make_key(seed: int, epoch: int, purpose: Purpose) -> int:
     return _signed(key)
 
 
-def random_bits(key: int, counter: Tensor) -> Tensor:
+def random_bits(key: int | Tensor, counter: Tensor) -> Tensor:
     """64 random bits for every counter, as int64 of the counter's shape."""
     z = counter * _signed(_GOLDEN) + key
     for shift, factor in _STEPS:
@@ -46,11 +46,11 @@ def random_bits(key: int, counter: Tensor) -> Tensor:
     return z ^ _shift_right(z, 31)
 
 
-def uniforms(key: int, index: Tensor, streams: Tensor) -> Tensor:
+def uniforms(key: int | Tensor, index: Tensor, streams: Tensor) -> Tensor:
     """Numbers in [0, 1), 24 bits each: one row a stream, one column an index.
 
     Args:
-        key: From `make_key`.
+        key: From `make_key`; an int64 of no dimensions where a compiler should not fix it.
         index: int64 (R,).
         streams: int64 (S,), each below 256.
 

@@ -49,12 +49,14 @@ class Stream(IntEnum):
 class Draws:
     """The random numbers of some images, looked up by stream."""
 
-    def __init__(self, key: int, index: Tensor, streams: Tensor, rows: dict[int, int]) -> None:
-        self._values = uniforms(key, index, streams) if rows else index.new_empty(0)
+    def __init__(
+        self, key: int | Tensor, index: Tensor, streams: Tensor, rows: dict[int, int]
+    ) -> None:
+        self.values = uniforms(key, index, streams) if rows else index.new_empty((0, len(index)))
         self._rows = rows
 
     def __getitem__(self, stream: int) -> Tensor:
-        return self._values[self._rows[stream]]
+        return self.values[self._rows[stream]]
 
 
 class Transform:
@@ -82,7 +84,7 @@ class Transform:
         self._streams = torch.tensor(names, dtype=torch.int64, device=device)
         self._rows = {stream: row for row, stream in enumerate(names)}
 
-    def draw(self, key: int, index: Tensor) -> Draws:
+    def draw(self, key: int | Tensor, index: Tensor) -> Draws:
         """The random numbers that the images at these positions of the split need."""
         return Draws(key, index, self._streams.to(index.device), self._rows)
 

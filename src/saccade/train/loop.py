@@ -285,6 +285,7 @@ class Trainer:
             rank=self.ranks.rank,
             world_size=self.ranks.world_size,
             workers=self.config.data.workers,
+            compiled=training and self.config.train.compile and self.ranks.device.type == "cuda",
         )
 
     def _eval_loader(self, split: Split) -> Loader | None:
