@@ -47,14 +47,15 @@ def make_stepper(config: Config) -> tuple[Stepper, Batch]:
     return Stepper(network, config, connect("cpu")), next(loader.epoch(0))
 
 
-def test_guard_remembers_the_first_bad_step() -> None:
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_guard_remembers_the_first_bad_step(number: float) -> None:
     guard = FiniteGuard(torch.device("cpu"))
-    one, nan = torch.tensor(1.0), torch.tensor(float("nan"))
+    one, bad = torch.tensor(1.0), torch.tensor(number)
     guard.watch(0, one, one)
     assert guard.bad_step() == -1
     assert guard.found_inf == 0
-    guard.watch(1, one, nan)
-    guard.watch(2, nan, nan)
+    guard.watch(1, one, bad)
+    guard.watch(2, bad, bad)
     guard.watch(3, one, one)
     assert guard.bad_step() == 1
     assert guard.found_inf == 1

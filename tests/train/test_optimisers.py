@@ -4,7 +4,6 @@ from torch import nn
 
 from saccade.config import OptimConfig
 from saccade.models import create_model
-from saccade.train.muon import BatchedMuon, MaskedMuon
 from saccade.train.optimisers import (
     Lion,
     build_optimisers,
@@ -132,43 +131,3 @@ def test_swapped_weights_come_back_after_an_error() -> None:
         look_and_fail()
     assert torch.equal(seen[0], other["weight"])
     assert torch.equal(model.weight, before["weight"])
-
-
-@pytest.mark.parametrize("nesterov", [True, False])
-def test_batched_muon_is_torchs_muon(nesterov: bool) -> None:
-    torch.manual_seed(0)
-    shapes = [(24, 8), (8, 8), (24, 8), (8, 16), (8, 8)]
-    start = [torch.randn(shape) for shape in shapes]
-    grads = [[torch.randn(shape) for shape in shapes] for _ in range(4)]
-    options = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.1, "nesterov": nesterov}
-    weights, momenta = {}, {}
-    for kind in (torch.optim.Muon, BatchedMuon):
-        params = [torch.nn.Parameter(x.clone()) for x in start]
-        optimiser = kind(params, **options)
-        for step in grads:
-            for p, grad in zip(params, step, strict=True):
-                p.grad = grad.clone()
-            optimiser.step()
-        weights[kind] = params
-        momenta[kind] = [optimiser.state[p]["momentum_buffer"] for p in params]
-    for ours, torchs, first in zip(
-        weights[BatchedMuon], weights[torch.optim.Muon], start, strict=True
-    ):
-        moved = (torchs - first).norm()
-        assert (ours - torchs).norm() < 0.01 * moved  # bfloat16 products, summed in another order
-    for ours, torchs in zip(momenta[BatchedMuon], momenta[torch.optim.Muon], strict=True):
-        torch.testing.assert_close(ours, torchs)
-
-
-@pytest.mark.parametrize("kind", [BatchedMuon, MaskedMuon])
-def test_muon_leaves_weights_and_momenta_alone_where_a_gradient_is_not_finite(kind: type) -> None:
-    p = torch.nn.Parameter(torch.randn(8, 8))
-    optimiser = kind([p], lr=0.1)
-    p.grad = torch.randn(8, 8)
-    optimiser.step()
-    before = p.detach().clone(), optimiser.state[p]["momentum_buffer"].clone()
-    p.grad = torch.full((8, 8), torch.nan)
-    optimiser.found_inf = torch.ones(1)
-    optimiser.step()
-    assert torch.equal(p, before[0])
-    assert torch.equal(optimiser.state[p]["momentum_buffer"], before[1])

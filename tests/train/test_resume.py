@@ -129,6 +129,14 @@ def stopped_early(out: Path, *overrides: str) -> None:
     assert len(RunFolder(out).checkpoints()) > 1
 
 
+def test_a_run_with_muon_resumes_bit_equal(tmp_path: Path) -> None:
+    whole, out, muon = tmp_path / "whole", tmp_path / "run", "optim.name=muon"
+    train(tiny(muon), whole, quiet=True)
+    stopped_early(out, muon)
+    train(tiny(muon), out, resume=True, quiet=True)
+    assert final_state(out) == final_state(whole)
+
+
 @pytest.mark.parametrize("damage", ["truncate", "flip", "no manifest", "missing"])
 def test_damaged_checkpoint_falls_back_to_the_one_before(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str

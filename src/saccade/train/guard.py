@@ -31,8 +31,9 @@ class FiniteGuard:
 
     def watch(self, step: int | Tensor, loss: Tensor, norm: Tensor) -> None:
         """Judge one step; after a bad one `found_inf` stays 1."""
-        bad = ~torch.isfinite(loss.detach() + norm)
-        self._first_bad.copy_(torch.where(bad & (self._first_bad < 0), step, self._first_bad))
+        finite = (loss.detach() + norm).abs() < torch.inf
+        settled = finite | (self._first_bad >= 0)
+        self._first_bad.copy_(torch.where(settled, self._first_bad, step))
         self.found_inf.copy_(self._first_bad >= 0)
 
     def bad_step(self) -> int:

@@ -1,14 +1,19 @@
-"""Muon (torch's own) with all matrices of one shape moved at once.
+"""Muon (torch's own) with all matrices moved at once.
 
 torch takes the matrices one by one, some twenty small launches for each, and the device waits for
-the host. Here matrices of one shape are stacked: momentum, Newton-Schulz iteration and step are
-batched, with torch's state, settings and numbers. Weights and momenta stay as they are, on the
-device, while the optimiser's `found_inf` tensor is 1.
+the host. Here gradients and momenta lie in one row each, matrices of one shape side by side, and
+what is done number by number is one launch. The Newton-Schulz iteration works on wide matrices:
+those with the same smaller side go through it together, padded with zero columns, which add nothing
+to its products. State, settings and numbers are torch's, but for the order in which products are
+summed. Weights and momenta stay as they are, on the device, while the optimiser's `found_inf`
+tensor is 1.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,44 +22,54 @@ from torch.optim import Muon
 
 __all__ = ["BatchedMuon", "MaskedMuon"]
 
+MOST_PADDING = 2**30  # multiplications by zeros in one product: about what a launch costs a GPU
+
 
 class BatchedMuon(Muon):
-    """Muon for matrices that lie whole on one device."""
+    """Muon for matrices that lie whole on one device.
+
+    The momenta of a group lie in one row, and each matrix's `momentum_buffer` is a view of it.
+    """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Move every matrix that has a gradient."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
-            shapes: dict[torch.Size, list[Tensor]] = {}
-            for p in group["params"]:
-                if p.grad is not None:
-                    shapes.setdefault(p.shape, []).append(p)
-            for params in shapes.values():
-                self._move(params, group)
+            params = [p for p in group["params"] if p.grad is not None]
+            if params:
+                self._move(sorted(params, key=lambda p: tuple(p.shape)), group)
         return loss
 
     def _move(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        for p in params:
-            self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
-        buffers = [self.state[p]["momentum_buffer"] for p in params]
-        grads = torch.stack([p.grad for p in params if p.grad is not None])  # (G, A, B)
-        weights, before = torch.stack(params), torch.stack(buffers)
-        momentum, lr = group["momentum"], group["lr"]
+        before, momentum = self._momenta(params), group["momentum"]
+        grads = torch.cat([p.grad.flatten() for p in params if p.grad is not None])
         after = before.lerp(grads, 1 - momentum)
-        update = orthogonalise(
-            grads.lerp(after, momentum) if group["nesterov"] else after,
-            coefficients=group["ns_coefficients"],
-            steps=group["ns_steps"],
-            eps=group["eps"],
-        )
-        rows, columns = weights.shape[1:]
-        moved = weights * (1 - lr * group["weight_decay"])
-        moved -= update.to(moved.dtype) * (lr * max(1.0, rows / columns) ** 0.5)
-        if (found_inf := getattr(self, "found_inf", None)) is not None:
-            moved = torch.where(found_inf > 0, weights, moved)
-            after = torch.where(found_inf > 0, before, after)
-        torch._foreach_copy_([*params, *buffers], [*moved.unbind(), *after.unbind()])
+        update = grads.lerp_(after, momentum) if group["nesterov"] else after
+        kept = 1 - group["lr"] * group["weight_decay"]
+        if (found_inf := getattr(self, "found_inf", None)) is None:
+            before.copy_(after)
+        else:
+            bad = found_inf.reshape(()) > 0
+            torch.where(bad, before, after, out=before)
+            update.masked_fill_(bad, 0.0)
+            kept = torch.where(bad, 1.0, kept)
+        stacks = by_shape(update, params)
+        for family in families(stacks):
+            orthogonalise_and_scale(family, group)
+        torch._foreach_mul_(params, kept)
+        torch._foreach_sub_(params, list(chain.from_iterable(stacks)))
+
+    def _momenta(self, params: list[Tensor]) -> Tensor:
+        """The row of the momenta; made anew where they are new, loaded, or of other matrices."""
+        parts = [self.state[p].get("momentum_buffer") for p in params]
+        if (row := common_row(parts)) is None:
+            old = zip(params, parts, strict=True)
+            row = torch.cat([(torch.zeros_like(p) if m is None else m).flatten() for p, m in old])
+            new = torch.split(row, [p.numel() for p in params])
+            for p, part in zip(params, new, strict=True):
+                self.state[p]["momentum_buffer"] = part.view(p.shape)
+        return row
 
 
 class MaskedMuon(Muon):
@@ -75,22 +90,83 @@ class MaskedMuon(Muon):
         return loss  # type: ignore[no-any-return]
 
 
+def common_row(parts: list[Tensor | None]) -> Tensor | None:
+    """The row that the parts are views of, one after the other and to its end, if there is one."""
+    row, start = None if parts[0] is None else parts[0]._base, 0
+    for part in parts:
+        if part is None or part._base is not row or part.storage_offset() != start:
+            return None
+        start += part.numel()
+    return row if row is not None and row.numel() == start else None
+
+
+def by_shape(row: Tensor, params: list[Tensor]) -> list[Tensor]:
+    """Views (G, A, B) of a row of matrices that lie in the order of their shapes."""
+    shapes = Counter(p.shape for p in params)
+    parts = torch.split(row, [count * shape.numel() for shape, count in shapes.items()])
+    return [part.view(-1, *shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def families(stacks: list[Tensor]) -> list[list[Tensor]]:
+    """The stacks that go through the iteration together.
+
+    They have the same smaller side; where padding the larger ones would cost more than launches
+    do, those are the same as well.
+    """
+    sides: dict[int, dict[int, list[Tensor]]] = {}
+    for stack in stacks:
+        short, long = sorted(stack.shape[1:])
+        sides.setdefault(short, {}).setdefault(long, []).append(stack)
+    found: list[list[Tensor]] = []
+    for short, alike in sides.items():
+        columns = sum(len(s) * (max(alike) - long) for long in alike for s in alike[long])
+        together = columns * short**2 <= MOST_PADDING
+        found += [list(chain.from_iterable(alike.values()))] if together else alike.values()
+    return found
+
+
+def orthogonalise_and_scale(stacks: list[Tensor], group: dict[str, Any]) -> None:
+    """Turn a family's momenta into the steps that its weights take, in place."""
+    short = min(stacks[0].shape[1:])
+    long = max(max(stack.shape[1:]) for stack in stacks)
+    shape = sum(map(len, stacks)), short, long
+    x = torch.zeros(shape, dtype=torch.bfloat16, device=stacks[0].device)
+    for stack, place in zip(stacks, places(x, stacks), strict=True):
+        place.copy_(stack)
+    x = orthogonalise(
+        x, coefficients=group["ns_coefficients"], steps=group["ns_steps"], eps=group["eps"]
+    )
+    for stack, place in zip(stacks, places(x, stacks), strict=True):
+        rows, columns = stack.shape[1:]
+        rate = group["lr"] * max(1.0, rows / columns) ** 0.5
+        rate = torch.as_tensor(rate, dtype=stack.dtype, device=stack.device)
+        torch.mul(place, rate.reshape(1), out=stack)  # (1,): a scalar would leave it bfloat16
+
+
+def places(x: Tensor, stacks: list[Tensor]) -> list[Tensor]:
+    """Where in a padded stack (sum of G, short, long) the stacks lie, as they are oriented."""
+    parts = torch.split(x, [len(stack) for stack in stacks])
+    shapes = [stack.shape[1:] for stack in stacks]
+    return [
+        part[..., :columns] if rows <= columns else part[..., :rows].mT
+        for part, (rows, columns) in zip(parts, shapes, strict=True)
+    ]
+
+
 def orthogonalise(
-    matrices: Tensor, *, coefficients: tuple[float, float, float], steps: int, eps: float
+    x: Tensor, *, coefficients: tuple[float, float, float], steps: int, eps: float
 ) -> Tensor:
-    """Bring the singular values of every matrix near one, by Newton-Schulz iteration in bfloat16.
+    """Bring the singular values of every matrix near one, by Newton-Schulz iteration.
 
     Args:
-        matrices: (G, A, B).
+        x: (G, A, B) with A <= B, bfloat16; columns of zeros stay so.
         coefficients: Of X, (X X^T) X and (X X^T)^2 X in one step.
         steps: How many.
         eps: Least norm to divide by.
     """
     a, b, c = coefficients
-    wide = matrices.shape[1] <= matrices.shape[2]
-    x = matrices.bfloat16() if wide else matrices.bfloat16().mT
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=eps)
     for _ in range(steps):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x if wide else x.mT
+    return x

@@ -53,7 +53,9 @@ class Lion(Optimizer):
         return loss
 
     def _move(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
-        momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
+        if "momentum" not in self.state[p]:
+            self.state[p]["momentum"] = torch.zeros_like(p)
+        momentum = self.state[p]["momentum"]
         beta1, beta2 = group["betas"]
         update = momentum.lerp(grad, 1 - beta1).sign_().add_(p, alpha=group["weight_decay"])
         decayed = momentum.lerp(grad, 1 - beta2)

@@ -7,6 +7,7 @@ rank), so a step can be played again and a resumed run draws what an uninterrupt
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from hashlib import blake2b
 
 import torch
@@ -119,14 +120,32 @@ class Stepper:
             return loss
         if self.config.optim.clip_norm is not None:
             clip_grads_with_norm_(self._params, self.config.optim.clip_norm, norm)
-        for optimiser in self.optimisers:
-            if not self.scaler.is_enabled() and not self.sharded:
-                optimiser.found_inf = self.guard.found_inf  # type: ignore[attr-defined]
-            self.scaler.step(optimiser)
+        self._step_optimisers()
         self.scaler.update()
         if self.average is not None:
             self.average.update(self._share)
         return loss
+
+    def _step_optimisers(self) -> None:
+        """Move the weights; in a recording all optimisers at once, each with weights of its own."""
+        if not self.scaler.is_enabled() and not self.sharded:
+            for optimiser in self.optimisers:
+                optimiser.found_inf = self.guard.found_inf  # type: ignore[attr-defined]
+        if len(self.optimisers) == 1 or not self._is_being_recorded():
+            for optimiser in self.optimisers:
+                self.scaler.step(optimiser)
+            return
+        first, *others = self.optimisers
+        main, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            for optimiser in others:
+                optimiser.step()
+        first.step()
+        main.wait_stream(side)
+
+    def _is_being_recorded(self) -> bool:
+        return isinstance(self._take, Recording) and torch.cuda.is_current_stream_capturing()
 
     def replay(self, batch: Batch, step: int) -> str | None:
         """Play a step again without taking it; say where it first was not finite."""
@@ -145,7 +164,7 @@ class Stepper:
         size, pieces = len(batch.valid), self.config.train.accumulation
         rows = batch.images, batch.targets, batch.valid
         chunks = list(zip(*(tensor.chunk(pieces) for tensor in rows), strict=True))
-        loss = torch.zeros((), device=self.ranks.device)
+        losses: list[Tensor] = []
         for number, (images, targets, valid) in enumerate(chunks):
             with self.ranks.syncing(self.model, now=number == len(chunks) - 1):
                 with torch.autocast(
@@ -154,15 +173,16 @@ class Stepper:
                     logits = model(images)  # (B, K)
                 part = masked_loss(logits, targets, valid, self.config.train.label_smoothing) / size
                 self.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
-            loss += part.detach()
+            losses.append(part.detach())
             self._count(logits.detach(), targets, valid)
-        self.loss_sum += loss.double() * size
+        loss = reduce(torch.add, losses)
+        self.loss_sum.add_(loss, alpha=size)
         return loss
 
     def _count(self, logits: Tensor, targets: Tensor, valid: Tensor) -> None:
         classes = targets if targets.ndim == 1 else targets.argmax(1)
         right = (logits.argmax(1) == classes) & valid
-        self.counts += torch.stack([right.sum(), valid.sum()])
+        self.counts += torch.stack([right, valid]).sum(1)
 
     def _gradient_norm(self) -> Tensor:
         """The norm of all gradients; always finite with fp16, whose scaler judges for itself."""

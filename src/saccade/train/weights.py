@@ -54,7 +54,9 @@ class MovingAverage:
         floating = [name for name, tensor in live.items() if tensor.is_floating_point()]
         self._averages = [self.weights[name] for name in floating]
         self._live = [live[name] for name in floating]
-        self._counts = [(self.weights[name], live[name]) for name in live.keys() - set(floating)]
+        counts = [name for name in live if name not in floating]
+        self._counts = [self.weights[name] for name in counts]
+        self._live_counts = [live[name] for name in counts]
 
     def share(self, step: int) -> float:
         """How far to move after optimiser step number `step` (1 is the first)."""
@@ -66,8 +68,8 @@ class MovingAverage:
         ways = torch._foreach_sub(self._live, self._averages)
         torch._foreach_mul_(ways, share)
         torch._foreach_add_(self._averages, ways)
-        for average, live in self._counts:
-            average.copy_(live)
+        if self._counts:
+            torch._foreach_copy_(self._counts, self._live_counts)
 
 
 @torch.no_grad()
