@@ -206,8 +206,8 @@ def test_no_samples(branched):
 
 
 def wrong_eps(launch):
-    *sizes, eps = launch.numbers
-    launch.numbers = (*sizes, 2 * eps)
+    *sizes, _ = launch.numbers
+    launch.numbers = (*sizes, 0.1)
 
 
 def wrong_span(launch):

@@ -16,6 +16,7 @@ from saccade.ops.taylor import attention as taylor_module
 from saccade.ops.taylor import packed_taylor_attention, taylorshift_attention
 from tests.ops.fused_taylor import COEFFICIENTS, DEVICE, equation, shift_equation
 from tests.ops.mechanisms import assert_as_good_as_plain
+from tests.ops.uninterpreted import seen_by
 
 pytest.importorskip("triton")
 
@@ -113,10 +114,8 @@ def test_taylorshift_gives_what_it_gives_of_q_k_and_v():
         [apart, *torch.autograd.grad(apart, (together, temperature), direction)],
         strict=True,
     ):
-        if torch.bfloat16 == DTYPE:  # by the same kernel
-            assert torch.equal(one, other)
-        else:
-            torch.testing.assert_close(one, other)
+        error = (one - other).float().norm() / other.float().norm()
+        assert error < 4 * torch.finfo(DTYPE).eps
 
 
 @pytest.mark.parametrize("fused", [fused_softmax, fused_taylor])
@@ -269,3 +268,9 @@ def test_a_captured_graph_gives_the_same_again(fused):
         x.detach().zero_()
     graph.replay()
     assert all(torch.equal(x, y) for x, y in zip(replayed, expected, strict=True))
+
+
+def test_kernels_compile_without_a_gpu_and_spill_nothing():
+    spilled = seen_by("compile_short")
+    assert len(spilled) == 2 * 6 + 2 * 3
+    assert not any(spilled.values())

@@ -230,8 +230,8 @@ def _equalize(levels: Tensor, high: Tensor) -> Tensor:
     planes = levels.flatten(2).to(torch.int64)  # (R, C, H W)
     counts = planes.new_zeros((*planes.shape[:2], 256), dtype=torch.int32)
     counts.scatter_add_(2, planes, counts.new_ones(()).expand_as(planes))
-    brightest = counts.gather(2, high.flatten(2).to(torch.int64))
-    step = (planes.shape[2] - brightest) // 255  # (R, C, 1)
+    darker = (levels < high).flatten(2).sum(2, keepdim=True, dtype=torch.int32)
+    step = darker // 255  # (R, C, 1)
     before = counts.cumsum(2, dtype=torch.int32) - counts
     table = ((step // 2 + before) // step.clamp(min=1)).clamp(max=255)
     equal = table.to(levels.dtype).gather(2, planes).view(levels.shape)

@@ -5,10 +5,8 @@
 
 Forward and backward read and write each tensor once. Going backward a program walks over many rows
 and adds up its share of dweight and dbias; another kernel adds the shares, in one order always.
-
-A tile is (CP / PIECE, ROWS, PIECE): a row is cut into pieces of which each lane of a warp reads 16
-bytes of the stream. So laid out, Triton gives warps different rows before it gives them pieces of
-the same, and sums along a row stay within a warp. Narrower dtypes are read in the same places.
+Up to 512 columns wide a program is one warp: sums along a row stay within it, and those over rows
+within a thread, whatever layout a version of Triton chooses.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -20,10 +18,12 @@ __all__ = ["add_shares", "norm_backward", "norm_forward"]
 
 
 @triton.jit
-def _columns(CP: tl.constexpr, PIECE: tl.constexpr, LANE: tl.constexpr):
-    """Which column is where in a tile, (CP / PIECE, 1, PIECE), LANE of them a thread's."""
-    within = tl.max_contiguous(tl.arange(0, PIECE), LANE)
-    return (tl.arange(0, CP // PIECE) * PIECE)[:, None, None] + within[None, None, :]
+def _columns(CP: tl.constexpr):
+    """The columns, four of them a thread's: 16 bytes of a float32 stream, 8 of a branch beside it.
+
+    Reading each by 16 bytes would have threads trade numbers.
+    """
+    return tl.max_contiguous(tl.arange(0, CP), 4)
 
 
 @triton.jit
@@ -32,13 +32,6 @@ def _load(pointers, exist, EVEN: tl.constexpr):
     if EVEN:
         return tl.load(pointers).to(tl.float32)
     return tl.load(pointers, mask=exist, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _load_channels(pointer, cols, C, ROWS: tl.constexpr, EVEN: tl.constexpr):
-    """The number of each column, for each row anew: spread later it would move between threads."""
-    shape: tl.constexpr = (cols.shape[0], ROWS, cols.shape[2])
-    return _load(pointer + tl.broadcast_to(cols, shape), cols < C, EVEN)
 
 
 @triton.jit
@@ -51,84 +44,74 @@ def _store(pointers, value, exist, EVEN: tl.constexpr):
 
 
 @triton.jit
-def _row_means(tile, C):
-    """(ROWS,)."""
-    return tl.sum(tl.sum(tile, axis=0), axis=1) / C
-
-
-@triton.jit
 def norm_forward(
     x_ptr, branch_ptr, keep_ptr, weight_ptr, bias_ptr, s_ptr, y_ptr, statistics_ptr,
     rows, tokens, C, eps,
-    ROWS: tl.constexpr, CP: tl.constexpr, PIECE: tl.constexpr, LANE: tl.constexpr,
-    EVEN: tl.constexpr,
+    ROWS: tl.constexpr, CP: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """Of ROWS rows the sum (where there is a branch), its norm, mean and 1/deviation."""
-    first, cols = tl.program_id(0) * ROWS, _columns(CP, PIECE, LANE)
+    first, cols = tl.program_id(0) * ROWS, _columns(CP)
     row, real = first + tl.arange(0, ROWS), cols < C
-    exist = (row < rows)[None, :, None] & real
-    at = first.to(tl.int64) * C
-    tile = tl.arange(0, ROWS)[None, :, None] * C + cols
-    s = _load(x_ptr + at + tile, exist, EVEN)
+    exist = (row < rows)[:, None] & real[None, :]
+    tile = first.to(tl.int64) * C + (tl.arange(0, ROWS)[:, None] * C + cols[None, :])
+    s = _load(x_ptr + tile, exist, EVEN)
     if branch_ptr is not None:
-        branch = _load(branch_ptr + at + tile, exist, EVEN)
+        branch = _load(branch_ptr + tile, exist, EVEN)
         if keep_ptr is not None:
-            branch *= _load(keep_ptr + row // tokens, row < rows, EVEN)[None, :, None]
+            branch *= _load(keep_ptr + row // tokens, row < rows, EVEN)[:, None]
         # What is normalised is the sum as it goes on, rounded.
         rounded = (s + branch).to(s_ptr.dtype.element_ty)
-        _store(s_ptr + at + tile, rounded, exist, EVEN)
+        _store(s_ptr + tile, rounded, exist, EVEN)
         s = rounded.to(tl.float32)
-    mean = _row_means(s, C)
-    centred = s - mean[None, :, None]
+    mean = tl.sum(s, axis=1) / C
+    centred = s - mean[:, None]
     if not EVEN:
-        centred = tl.where(real, centred, 0.0)
-    rstd = tl.rsqrt(_row_means(centred * centred, C) + eps)
+        centred = tl.where(real[None, :], centred, 0.0)
+    rstd = tl.rsqrt(tl.sum(centred * centred, axis=1) / C + eps)
     _store(statistics_ptr + row, mean, row < rows, EVEN)
     _store(statistics_ptr + rows + row, rstd, row < rows, EVEN)
-    weight = _load_channels(weight_ptr, cols, C, ROWS, EVEN)
-    bias = _load_channels(bias_ptr, cols, C, ROWS, EVEN)
-    _store(y_ptr + at + tile, centred * rstd[None, :, None] * weight + bias, exist, EVEN)
+    weight = _load(weight_ptr + cols, real, EVEN)[None, :]
+    bias = _load(bias_ptr + cols, real, EVEN)[None, :]
+    _store(y_ptr + tile, centred * rstd[:, None] * weight + bias, exist, EVEN)
 
 
 @triton.jit
 def norm_backward(
     dy_ptr, ds_ptr, s_ptr, statistics_ptr, weight_ptr, keep_ptr, dx_ptr, dbranch_ptr, shares_ptr,
     rows, tokens, C, span,
-    ROWS: tl.constexpr, CP: tl.constexpr, PIECE: tl.constexpr, LANE: tl.constexpr,
-    EVEN: tl.constexpr,
+    ROWS: tl.constexpr, CP: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """The gradients of the rows of a span, and their share of those of weight and bias."""
-    first, cols = tl.program_id(0) * span, _columns(CP, PIECE, LANE)
+    first, cols = tl.program_id(0) * span, _columns(CP)
     real = cols < C
-    tile = tl.arange(0, ROWS)[None, :, None] * C + cols
-    weight = _load_channels(weight_ptr, cols, C, ROWS, EVEN)
-    dweight = tl.zeros((CP // PIECE, ROWS, PIECE), tl.float32)
-    dbias = tl.zeros((CP // PIECE, ROWS, PIECE), tl.float32)
+    weight = _load(weight_ptr + cols, real, EVEN)[None, :]
+    dweight, dbias = tl.zeros((CP,), tl.float32), tl.zeros((CP,), tl.float32)
     for step in range(0, min(span, rows - first), ROWS):
         row = first + step + tl.arange(0, ROWS)
-        exist = (row < rows)[None, :, None] & real
-        at = first.to(tl.int64) * C + step * C
-        dy = _load(dy_ptr + at + tile, exist, EVEN)
-        s = _load(s_ptr + at + tile, exist, EVEN)
+        exist = (row < rows)[:, None] & real[None, :]
+        start = (first + step).to(tl.int64) * C
+        tile = start + (tl.arange(0, ROWS)[:, None] * C + cols[None, :])
+        dy = _load(dy_ptr + tile, exist, EVEN)
+        s = _load(s_ptr + tile, exist, EVEN)
         if ds_ptr is not None:
-            ds = _load(ds_ptr + at + tile, exist, EVEN)
-        mean = _load(statistics_ptr + row, row < rows, EVEN)[None, :, None]
-        rstd = _load(statistics_ptr + rows + row, row < rows, EVEN)[None, :, None]
+            ds = _load(ds_ptr + tile, exist, EVEN)
+        mean = _load(statistics_ptr + row, row < rows, EVEN)[:, None]
+        rstd = _load(statistics_ptr + rows + row, row < rows, EVEN)[:, None]
         z, g = (s - mean) * rstd, dy * weight
-        dbias += dy
-        dweight += dy * z
-        level, along = _row_means(g, C)[None, :, None], _row_means(g * z, C)[None, :, None]
-        dx = rstd * (g - level - z * along)
+        dbias += tl.sum(dy, axis=0)
+        dweight += tl.sum(dy * z, axis=0)
+        level, along = tl.sum(g, axis=1) / C, tl.sum(g * z, axis=1) / C
+        dx = rstd * (g - level[:, None] - z * along[:, None])
         if ds_ptr is not None:
             dx += ds
-        _store(dx_ptr + at + tile, dx, exist, EVEN)
+        _store(dx_ptr + tile, dx, exist, EVEN)
         if dbranch_ptr is not None:
             if keep_ptr is not None:
-                dx *= _load(keep_ptr + row // tokens, row < rows, EVEN)[None, :, None]
-            _store(dbranch_ptr + at + tile, dx, exist, EVEN)
+                dx *= _load(keep_ptr + row // tokens, row < rows, EVEN)[:, None]
+            _store(dbranch_ptr + tile, dx, exist, EVEN)
     share = shares_ptr + tl.program_id(0) * C + cols
-    _store(share, tl.sum(dweight, axis=1)[:, None, :], real, EVEN)
-    _store(share + tl.num_programs(0) * C, tl.sum(dbias, axis=1)[:, None, :], real, EVEN)
+    _store(share, dweight, real, EVEN)
+    _store(share + tl.num_programs(0) * C, dbias, real, EVEN)
 
 
 @triton.jit

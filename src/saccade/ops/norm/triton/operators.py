@@ -11,7 +11,7 @@ from torch import Tensor
 
 from saccade.ops.launches import Launch, on_device
 from saccade.ops.norm.triton.kernels import add_shares, norm_backward, norm_forward
-from saccade.ops.norm.triton.settings import SUMMED_COLUMNS, WARPS, tile_for, walk_for
+from saccade.ops.norm.triton.settings import SUMMED_COLUMNS, Tile, tile_for, walk_for
 from saccade.ops.registration import operator
 
 __all__ = ["fused"]
@@ -19,42 +19,32 @@ __all__ = ["fused"]
 _KEPT_SHAPES = 512
 
 
-def _constants(rows: int, width: int, stream: torch.dtype) -> dict[str, object]:
-    tile = tile_for(width, stream.itemsize)
-    return {
-        "ROWS": tile.rows,
-        "CP": tile.columns,
-        "PIECE": tile.piece,
-        "LANE": tile.lane,
-        "EVEN": tile.columns == width and rows % tile.rows == 0,
-        "num_warps": WARPS,
-    }
+def _constants(rows: int, width: int, tile: Tile) -> dict[str, object]:
+    even = tile.columns == width and rows % tile.rows == 0
+    return {"ROWS": tile.rows, "CP": tile.columns, "EVEN": even, "num_warps": tile.warps}
 
 
 @functools.lru_cache(maxsize=_KEPT_SHAPES)
-def _forward_launch(shape: tuple[int, ...], stream: torch.dtype, eps: float) -> Launch:
+def _forward_launch(shape: tuple[int, ...], eps: float) -> Launch:
     batch, tokens, width = shape
-    rows, step = batch * tokens, tile_for(width, stream.itemsize).rows
-    numbers, constants = (rows, tokens, width, eps), _constants(rows, width, stream)
-    return Launch(norm_forward, (-(-rows // step),), numbers, constants)
+    rows, tile = batch * tokens, tile_for(width)
+    numbers, constants = (rows, tokens, width, eps), _constants(rows, width, tile)
+    return Launch(norm_forward, (-(-rows // tile.rows),), numbers, constants)
 
 
 @functools.lru_cache(maxsize=_KEPT_SHAPES)
-def _backward_launch(shape: tuple[int, ...], stream: torch.dtype) -> Launch:
+def _backward_launch(shape: tuple[int, ...]) -> Launch:
     batch, tokens, width = shape
-    rows = batch * tokens
-    walk = walk_for(rows, width, tile_for(width, stream.itemsize).rows)
-    constants = {**_constants(rows, width, stream), "maxnreg": walk.registers}
-    return Launch(norm_backward, (walk.programs,), (rows, tokens, width, walk.span), constants)
+    rows, tile = batch * tokens, tile_for(width)
+    programs, span = walk_for(rows, tile)
+    numbers, constants = (rows, tokens, width, span), _constants(rows, width, tile)
+    return Launch(norm_backward, (programs,), numbers, constants)
 
 
 @functools.lru_cache(maxsize=_KEPT_SHAPES)
 def _sum_launch(programs: int, width: int) -> Launch:
-    constants = {
-        "PROGRAMS": 1 << (programs - 1).bit_length(),
-        "COLUMNS": SUMMED_COLUMNS,
-        "num_warps": WARPS,
-    }
+    padded = 1 << (programs - 1).bit_length()
+    constants = {"PROGRAMS": padded, "COLUMNS": SUMMED_COLUMNS, "num_warps": 4}
     return Launch(add_shares, (-(-width // SUMMED_COLUMNS), 2), (programs, width), constants)
 
 
@@ -109,7 +99,7 @@ def _run_forward(
     assert x is not None
     if x.numel():
         with on_device(x):
-            _forward_launch(tuple(x.shape), x.dtype, eps)(*map(_contiguous, inputs), *outputs)
+            _forward_launch(tuple(x.shape), eps)(*map(_contiguous, inputs), *outputs)
 
 
 def _contiguous(x: Tensor | None) -> Tensor | None:
@@ -131,7 +121,7 @@ def _backward(
     dx, dweight, dbias, *dbranch = _new_gradients(s, weight, bias, dtype)
     if not s.numel():
         return [dx, dweight.zero_(), dbias.zero_(), *dbranch]
-    launch = _backward_launch(tuple(s.shape), s.dtype)
+    launch = _backward_launch(tuple(s.shape))
     (programs,), width = launch.grid, s.shape[2]
     shares = s.new_empty((2, programs, width), dtype=torch.float32)
     inputs = map(_contiguous, (dy, ds, s, statistics, weight, keep))
