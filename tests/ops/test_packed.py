@@ -213,7 +213,10 @@ def as_on_a_gpu(monkeypatch):
         ((2, 64, 3, 4, 32), torch.bfloat16, True),
         ((2, 64, 3, 4, 32), torch.float32, False),
         ((2, 64, 3, 4, 32), torch.float16, False),
-        ((2, 65, 3, 4, 32), torch.bfloat16, False),
+        ((2, 128, 3, 4, 32), torch.bfloat16, True),
+        ((2, 129, 3, 4, 32), torch.bfloat16, False),
+        ((2, 64, 3, 4, 64), torch.bfloat16, True),
+        ((2, 65, 3, 4, 64), torch.bfloat16, False),
         ((2, 64, 3, 4, 128), torch.bfloat16, False),
     ],
 )
@@ -230,8 +233,8 @@ def test_which_calls_softmax_takes(shape, dtype, taken, as_on_a_gpu):
         ((2, 64, 3, 4, 64), {}, False),
         ((2, 64, 3, 4, 32), {"algorithm": "efficient"}, False),
         ((2, 64, 3, 4, 32), {"backend": "torch"}, False),
-        ((2, 128, 3, 4, 32), {"temperature": torch.ones(4)}, True),
-        ((2, 129, 3, 4, 32), {"temperature": torch.ones(4)}, False),
+        ((2, 64, 3, 4, 32), {"temperature": torch.ones(4)}, True),
+        ((2, 65, 3, 4, 32), {"temperature": torch.ones(4)}, False),
     ],
 )
 def test_which_calls_taylor_takes(shape, options, taken, as_on_a_gpu):

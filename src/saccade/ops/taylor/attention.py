@@ -208,13 +208,12 @@ def packed_taylor_attention(
         return None
     from saccade.ops.taylor import triton
 
-    normalised = temperature is not None
-    short = triton.is_short(q.shape[2], q.shape[3], normalised=normalised)
+    short = triton.is_short(q.shape[2], q.shape[3])
     if not short or _settle(algorithm, q, k, fused=True) != "direct":
         return None
     return triton.fused_packed(
         qkv,
-        scale=1.0 if normalised else q.shape[3] ** -0.5,
+        scale=q.shape[3] ** -0.5 if temperature is None else 1.0,
         coefficients=coefficients,
         temperature=temperature,
         normalise_output=normalise_output,

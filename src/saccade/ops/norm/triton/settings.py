@@ -1,6 +1,7 @@
 """How much a program of each kernel takes at a time, by the width of a row.
 
-No kernel spills, by what ptxas makes of them for sm_90 with Triton 3.6 and 3.9.
+Chosen by timing at 256 columns on an H200 (docs/log.md), where nothing is spilled. At other widths
+Triton 3.6 spills at most 16 bytes, 3.9 nothing.
 """
 
 from typing import NamedTuple
@@ -10,7 +11,7 @@ __all__ = ["SUMMED_COLUMNS", "Tile", "tile_for", "walk_for"]
 SUMMED_COLUMNS = 8  # of a program that adds up the shares of the others
 
 _MULTIPROCESSORS = 128  # to be filled; an H200 has 132
-_RESIDENT_WARPS = 8  # of a multiprocessor, that walk over rows
+_RESIDENT_WARPS = 16  # of a multiprocessor, that walk over rows
 _FEWEST_STEPS = 4  # of a walk, or adding up costs more than it spares
 
 
@@ -25,7 +26,7 @@ class Tile(NamedTuple):
 def tile_for(width: int) -> Tile:
     """The rows that a program has in flight."""
     columns = 1 << (width - 1).bit_length()
-    return Tile(max(1, min(16, 1024 // columns)), columns, max(1, columns // 512))
+    return Tile(max(1, min(16, 512 // columns)), columns, max(1, columns // 512))
 
 
 def walk_for(rows: int, tile: Tile) -> tuple[int, int]:

@@ -19,14 +19,13 @@ from saccade.ops.taylor.triton.problem import KEPT_FORMS
 __all__ = ["fused_packed", "is_short"]
 
 MOST_TOKENS = 64
-MOST_UNIT_TOKENS = 128
 WIDEST = 32
-"""Heads that a program takes whole: tokens, those of normalised rows, and columns."""
+"""Heads that a program takes whole; with more tokens those of `whole.py` are faster."""
 
 
-def is_short(tokens: int, dim: int, *, normalised: bool) -> bool:
+def is_short(tokens: int, dim: int) -> bool:
     """Whether heads of so many tokens and columns are taken so, in bfloat16."""
-    return tokens <= (MOST_UNIT_TOKENS if normalised else MOST_TOKENS) and dim <= WIDEST
+    return tokens <= MOST_TOKENS and dim <= WIDEST
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
