@@ -187,7 +187,8 @@ class TrainConfig(Section):
         accumulation: Pieces each rank cuts its share of the batch into.
         ema_decay: Decay of the averaged weights that are then evaluated; off where left out.
         early_stopping_patience: Epochs without a better validation accuracy before stopping.
-        compile: Compile stem and blocks with torch.compile, each on its own.
+        compile: Compile stem, blocks and head with torch.compile, each on its own, and on a GPU
+            what makes batches.
         cuda_graph: On one GPU, record a step once and play it again, so that the host does not
             hold up the device. Steps in float16 or with `grad_checkpointing` are not recorded.
         evaluate_with: Weights the test set sees: the best on validation, or the last.

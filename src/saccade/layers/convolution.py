@@ -1,9 +1,9 @@
 """Convolutions of images of few channels, as one matrix product where that is faster.
 
-cuDNN pads three channels to eight and takes kernels made for many: 150 us for the first 3x3 layer
-of `residual_cifar` (512 images, 64 channels, H200) and 175 for the gradient of its weights, where
-memory asks for 25 and 40 with the pixels under each window written side by side. torch.compile
-makes one pass of that. Same weights, same state dict as `nn.Conv2d`.
+cuDNN pads three channels to eight and takes kernels made for many: the first 3x3 layer of
+`residual_cifar` (512 images, 64 channels, H200) took 190 us with its bias and 175 for the gradient
+of its weights. With the pixels under each window written side by side, of which torch.compile makes
+one pass, it takes 60 and 30. Same weights, same state dict as `nn.Conv2d`.
 """
 
 from __future__ import annotations
