@@ -148,7 +148,9 @@ def test_any_head_width(feature_map, dim, width):
 @pytest.mark.parametrize("features", [1, 7, 64, 150])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_any_number_of_features(features, dtype):
-    hold("favor_softmax", dtype, features=features, batch=1, heads=1, queries=40, draws=6)
+    # Exponents make single draws err far more than others do, in one library of exp or the other.
+    draws = 48 if dtype == torch.float32 else 6
+    hold("favor_softmax", dtype, features=features, batch=1, heads=1, queries=40, draws=draws)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

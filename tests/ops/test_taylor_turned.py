@@ -44,14 +44,24 @@ def turned(monkeypatch):
     return launched
 
 
+def given_temperature(attend, q, k, v, mask):
+    return attend(q, k, v, mask, torch.full((q.shape[1],), 0.5, dtype=q.dtype))
+
+
 def assert_right(normalised, **shape):
     """Output and gradients are as good as plain torch's."""
     run, exact, make = (
         (fused_shift, shift_equation, draw_shift) if normalised else (fused, equation, draw)
     )
     run, make = partial(run, "efficient"), partial(make, **shape)
-    # Of a temperature there is one number a head, whose plain gradient can be exact by luck.
     draws = -(-24 // shape["heads"]) if normalised and torch.bfloat16 == DTYPE else 1
+    # Of a temperature there is one number a head, whose plain gradient can be exact by luck.
+    if normalised and draws == shape["heads"] == 1:
+        run, exact, make = (
+            partial(given_temperature, run),
+            partial(given_temperature, exact),
+            partial(draw, **shape),
+        )
     assert_as_good_as_plain(run, exact, make, DTYPE, draws=draws)
 
 
