@@ -331,6 +331,47 @@ def test_bad_arguments_are_refused(message):
         BAD[message]()
 
 
+class Kernel(SoftmaxCore):
+    """Has a kernel that q, k and v go to together."""
+
+    def attend_packed(self, qkv):
+        return torch.full_like(qkv[:, :, 0], 7.0)
+
+
+class Child(Kernel):
+    """Changes nothing."""
+
+
+class Halved(Kernel):
+    """Attends otherwise, which the kernel does not know."""
+
+    def attend(self, q, k, v, *, key_mask):
+        return super().attend(q, k, v, key_mask=key_mask) / 2
+
+
+def test_a_kernel_is_not_inherited_by_what_attends_otherwise():
+    qkv = torch.randn(2, 5, 3, 2, 8)
+    assert (Child(2, 8).packed(qkv) == 7).all()
+    expected = SoftmaxCore(2, 8)(*qkv.permute(2, 0, 3, 1, 4)).transpose(1, 2)
+    torch.testing.assert_close(Halved(2, 8).packed(qkv), expected / 2)
+
+
+def forward_hook(core, heard):
+    core.register_forward_hook(lambda *_: heard.append("forward"))
+
+
+def backward_hook(core, heard):
+    core.register_full_backward_hook(lambda *_: heard.append("backward"))
+
+
+@pytest.mark.parametrize("hook", [forward_hook, backward_hook])
+def test_whoever_hooks_into_a_core_hears_it_called(hook):
+    core, heard = Kernel(2, 8), []
+    hook(core, heard)
+    core.packed(torch.randn(2, 5, 3, 2, 8, requires_grad=True)).sum().backward()
+    assert len(heard) == 1
+
+
 def test_a_new_attention_is_one_class_and_one_line():
     class Uniform(SoftmaxCore):
         """Attends to everything alike."""

@@ -11,7 +11,8 @@ from tiny_models import example, tiny_model
 from torch import nn
 
 from saccade import create_model, list_attentions
-from saccade.models import ViTConfig
+from saccade.layers.block import Block
+from saccade.models import VisionTransformer, ViTConfig
 from saccade.models.config import override
 
 
@@ -195,16 +196,60 @@ def test_models_of_one_process_are_compiled_apart(monkeypatch: pytest.MonkeyPatc
         assert all(type(size) is int for size in sizes), "no size is left open"
 
 
-def test_whoever_hooks_into_a_block_hears_it_called(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def compiled_model(monkeypatch: pytest.MonkeyPatch) -> VisionTransformer:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     torch._dynamo.reset()
     model = tiny_model("vit_cifar", depth=2, pos_drop_rate=0.0, proj_drop_rate=0.0).train()
     model.set_compiled()
-    x, heard = example(model), []
+    return model
+
+
+@pytest.mark.parametrize("name", ["blocks.0", "pos_drop", "norm", "head_drop", "head"])
+def test_whoever_hooks_in_after_a_step_hears_it(compiled_model, name: str) -> None:
+    model, heard = compiled_model, []
+    x = example(model)
     expected = model(x)
-    model.blocks[0].register_forward_hook(lambda *call: heard.append(call[2].shape))
+    model.get_submodule(name).register_forward_hook(lambda *call: heard.append(call[2].shape))
     torch.testing.assert_close(model(x), expected)
-    assert heard == [model.embed(x).shape]
+    assert len(heard) == 1
+
+
+class Doubled(Block):
+    """A block that somebody changed."""
+
+    def forward(self, *arguments, **options):
+        return 2 * super().forward(*arguments, **options)
+
+
+def test_blocks_that_somebody_changed_are_called(compiled_model) -> None:
+    model = compiled_model
+    model.blocks[1].__class__ = Doubled
+    x = example(model)
+    found = model(x)
+    model.set_compiled(False)
+    torch.testing.assert_close(found, model(x))
+    model.blocks[1].__class__ = Block
+    assert not torch.allclose(found, model(x))
+
+
+def test_features_that_somebody_changed_are_taken() -> None:
+    model = tiny_model("vit_cifar").eval()
+    x = example(model)
+    zero = torch.zeros_like(model.forward_features(x))
+    model.forward_features = lambda _: zero
+    assert torch.equal(model(x), model.forward_head(zero))
+
+
+def test_drop_path_may_be_another_module() -> None:
+    model = tiny_model("vit_cifar", depth=2, drop_path_rate=0.5, proj_drop_rate=0.0).train()
+    block, heard = model.blocks[1], []
+    x = torch.randn(3, 5, model.embed_dim)
+    block.drop_path1.register_forward_hook(lambda *_: heard.append("dropped"))
+    block(x)
+    assert heard == ["dropped"]
+    block.drop_path1 = block.drop_path2 = nn.Identity()
+    assert torch.equal(block.train()(x), block.eval()(x))
 
 
 def test_checkpointed_step_compiles_without_graph_breaks() -> None:

@@ -79,7 +79,7 @@ def as_on_a_gpu(monkeypatch):
         taken.append(options)
         return x, x
 
-    monkeypatch.setattr(residual, "_is_recent", lambda _: True)
+    monkeypatch.setattr(residual, "has_bfloat16", lambda _: True)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     monkeypatch.setattr(norm_triton, "fused", note)
     return taken

@@ -4,8 +4,9 @@ Every image draws an operation, one of 31 magnitudes and a sign. Tables turn the
 map and a value; the geometric operations of a batch are then one `grid_sample`, the enhancements
 one blend, and so on, with values that change nothing where another operation was drawn. Images are
 float (R, C, H, W) and hold whole levels 0..255 before and after every operation, as Pillow's do.
-Nothing that is rounded to them lies within an error of the next, so each image's result is the same
-in every batch, on every device and compiled. Cost: every operation is computed for every image.
+Nothing that is rounded to them lies within an error of the next (blends are rounded in the same two
+steps everywhere), so each image's result is the same in every batch, on every device and compiled.
+Cost: every operation is computed for every image.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from saccade.layers.attention import MultiHeadAttention
 from saccade.layers.mlp import Mlp
-from saccade.layers.residual import add, add_norm
+from saccade.layers.residual import add, add_norm, is_hooked
 
 __all__ = ["Block", "DropPath", "LayerScale"]
 
@@ -133,5 +133,12 @@ class Block(nn.Module):
         """
         x, y = add_norm(x, branch, keep, self.norm1)
         mixed = self.ls1(self.attn(y, key_mask=key_mask, grid=grid))
-        x, y = add_norm(x, mixed, self.drop_path1.factors(x), self.norm2)
-        return x, self.ls2(self.mlp(y)), self.drop_path2.factors(x)
+        x, y = add_norm(x, *_dropped(mixed, self.drop_path1), self.norm2)
+        return x, *_dropped(self.ls2(self.mlp(y)), self.drop_path2)
+
+
+def _dropped(branch: Tensor, drop_path: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """A branch and its factors, which another module than ours has multiplied in already."""
+    if type(drop_path) is DropPath and not is_hooked(drop_path):
+        return branch, drop_path.factors(branch)
+    return drop_path(branch), None

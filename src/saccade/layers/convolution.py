@@ -8,9 +8,10 @@ one pass, it takes 60 and 30. Same weights, same state dict as `nn.Conv2d`.
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from saccade.ops.backends import is_compiled_for_gpu
 
 __all__ = ["ImageConv2d"]
 
@@ -24,7 +25,7 @@ class ImageConv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """Convolve images (B, channels, height, width)."""
         few = self.weight[0].numel() <= MOST_INPUTS
-        if few and x.is_cuda and torch.compiler.is_compiling():
+        if few and is_compiled_for_gpu(x):
             return self.as_product(x)
         out: Tensor = super().forward(x)
         return out

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError
+from saccade.layers.residual import is_hooked
 from saccade.ops.arguments import Backend, compute_dtype
 from saccade.ops.softmax import packed_softmax_attention, softmax_attention, softmax_weights
 from saccade.ops.taylor import (
@@ -57,7 +58,7 @@ class AttentionCore(nn.Module, ABC):
     def packed(self, qkv: Tensor) -> Tensor:
         """Attend, q, k and v lying together as one product leaves them.
 
-        Whoever hooks into `forward` hears it called.
+        Whoever hooks into this module hears `forward` called.
 
         Args:
             qkv: (B, N, 3, H, D).
@@ -66,8 +67,7 @@ class AttentionCore(nn.Module, ABC):
             (B, N, H, E).
         """
         dropping = self.training and self.attn_drop > 0
-        heard = self._forward_hooks or self._forward_pre_hooks
-        out = None if dropping or heard else self.attend_packed(qkv)
+        out = None if dropping or is_hooked(self) else self.attend_packed(qkv)
         if out is None:
             q, k, v = qkv.permute(2, 0, 3, 1, 4)
             out = self(q, k, v).transpose(1, 2)
@@ -77,6 +77,12 @@ class AttentionCore(nn.Module, ABC):
         """`packed` in one kernel; None where there is none for such a call."""
         del qkv
         return None
+
+    def __init_subclass__(cls) -> None:
+        """A class that attends otherwise than its parent does not inherit the parent's kernel."""
+        super().__init_subclass__()
+        if "attend_packed" not in vars(cls) and {"forward", "attend", "finish"} & vars(cls).keys():
+            cls.attend_packed = AttentionCore.attend_packed  # type: ignore[method-assign]
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None) -> Tensor:

@@ -6,10 +6,10 @@ Compiled code for a GPU adds and normalises in one kernel (`ops/norm`). Layout (
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from saccade.ops import norm as ops
+from saccade.ops.backends import is_compiled_for_gpu
 
 __all__ = ["add", "add_norm", "is_hooked"]
 
@@ -27,7 +27,7 @@ def add_norm(
     x: Tensor, branch: Tensor | None, keep: Tensor | None, norm: nn.Module
 ) -> tuple[Tensor, Tensor]:
     """The stream with a branch added to it, and its norm."""
-    if torch.compiler.is_compiling() and isinstance(norm, nn.LayerNorm) and not is_hooked(norm):
+    if is_compiled_for_gpu(x) and type(norm) is nn.LayerNorm and not is_hooked(norm):
         fused = ops.add_norm(x, branch, keep, norm.weight, norm.bias, eps=norm.eps)
         if fused is not None:
             return fused

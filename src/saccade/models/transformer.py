@@ -82,6 +82,11 @@ def _call_block(
     return out
 
 
+def _is_plain(block: nn.Module) -> bool:
+    """Whether it is a block of ours that nobody changed or hooks into."""
+    return type(block) is Block and "forward" not in vars(block) and not is_hooked(block)
+
+
 def _advance(
     block: Block,
     x: Tensor,
@@ -215,11 +220,10 @@ class Transformer(HubModel):
         """All blocks: tokens, what is still to be added to them, and its factors.
 
         Compiled blocks leave their last addition to the next one's norm, unless somebody waits for
-        a block to be called.
+        a block to be called or has put something else in its place.
         """
         branch = keep = None
-        chained = self.compiled and self.training and not self.grad_checkpointing
-        if chained and not any(is_hooked(block) for block in self.blocks):
+        if self.is_compiled and not self.grad_checkpointing and all(map(_is_plain, self.blocks)):
             advance = self.part(_advance)
             for block in self.blocks:
                 x, branch, keep = advance(block, x, branch, keep, key_mask, grid)
@@ -295,12 +299,23 @@ class Transformer(HubModel):
         self.grad_checkpointing = enable
 
     def set_compiled(self, enable: bool = True) -> None:
-        """While training, compile the parts: one or two compilations serve all blocks."""
+        """While training, compile the parts: a few compilations serve all blocks."""
         self.compiled = enable
 
-    def part(self, call: Callable[..., T]) -> Callable[..., T]:
-        """A function that calls a part of the model, compiled where the model is set so."""
-        return _compiled(self, call) if self.compiled and self.training else call
+    @property
+    def is_compiled(self) -> bool:
+        """Whether parts are compiled now."""
+        return self.compiled and self.training
+
+    def part(self, call: Callable[..., T], *modules: nn.Module) -> Callable[..., T]:
+        """A function that calls a part of the model, compiled where the model is set so.
+
+        Args:
+            call: The function.
+            modules: Those it calls; it is not compiled where somebody hooks into one.
+        """
+        hooked = any(map(is_hooked, modules))
+        return _compiled(self, call) if self.is_compiled and not hooked else call
 
     def no_weight_decay(self) -> set[str]:
         """Parameters that weight decay should leave alone: tokens, positions, head scalars."""

@@ -94,7 +94,7 @@ class VisionTransformer(Transformer):
 
     def embed(self, x: Tensor) -> Tensor:
         """Tokens (B, N, C) of images, with class token and positions."""
-        return self.part(_embed)(self, x)
+        return self.part(_embed, self.pos_drop)(self, x)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Tokens (B, N, C) after the last block and its norm."""
@@ -104,8 +104,11 @@ class VisionTransformer(Transformer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (B, classes) of images (B, in_chans, height, width)."""
+        if not self.is_compiled:
+            return self.forward_head(self.forward_features(x))
         stream = self.run_blocks(self.embed(x), grid=self.patch_embed.grid_size)
-        return self.part(_classify)(self, *stream)
+        classify = self.part(_classify, self.norm, self.fc_norm, self.head_drop, self.head)
+        return classify(self, *stream)
 
     def forward_intermediates(
         self,

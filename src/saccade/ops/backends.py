@@ -10,11 +10,18 @@ from torch import Tensor
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.ops.arguments import Backend
 
-__all__ = ["MAX_WIDTH", "fused_obstacle", "takes_fused"]
+__all__ = [
+    "MAX_WIDTH",
+    "TRITON_INSTALLED",
+    "fused_obstacle",
+    "has_bfloat16",
+    "is_compiled_for_gpu",
+    "takes_fused",
+]
 
 MAX_WIDTH = 128
 
-_TRITON_INSTALLED = find_spec("triton") is not None
+TRITON_INSTALLED = find_spec("triton") is not None
 
 
 def takes_fused(backend: Backend, obstacle: str | None, *, preferred: bool) -> bool:
@@ -34,7 +41,7 @@ def takes_fused(backend: Backend, obstacle: str | None, *, preferred: bool) -> b
 
 def fused_obstacle(v: Tensor, head_dim: int | None = None) -> str | None:
     """Why no kernel can take these tensors, if none can."""
-    if not _TRITON_INSTALLED:
+    if not TRITON_INSTALLED:
         return "triton is not installed (pip install 'saccade[triton]')"
     if v.dtype == torch.float64:
         return "it has no float64"
@@ -42,14 +49,20 @@ def fused_obstacle(v: Tensor, head_dim: int | None = None) -> str | None:
         return f"D={head_dim}, E={v.shape[-1]}, and it takes heads up to {MAX_WIDTH} wide"
     if not v.is_cuda and not (v.device.type == "cpu" and _is_interpreted()):
         return f"the tensors are on {v.device.type} (set TRITON_INTERPRET=1 to test on the CPU)"
-    if v.is_cuda and v.dtype == torch.bfloat16 and not _has_bfloat16(v.get_device()):
+    if v.is_cuda and v.dtype == torch.bfloat16 and not has_bfloat16(v.get_device()):
         return "bfloat16 needs compute capability 8.0 or more"
     return None
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _has_bfloat16(index: int) -> bool:
+def has_bfloat16(index: int) -> bool:
+    """Whether the GPU has bfloat16."""
     return torch.cuda.get_device_capability(index) >= (8, 0)
+
+
+def is_compiled_for_gpu(x: Tensor) -> bool:
+    """Whether torch.compile makes this code, for a GPU; what is exported stays as it is."""
+    return x.is_cuda and torch.compiler.is_compiling() and not torch.compiler.is_exporting()
 
 
 def _is_interpreted() -> bool:

@@ -5,16 +5,26 @@ The output, (B, N, H, D), is the same with one part instead of three.
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from saccade.ops.launches import INTERPRETED, Launch
 
-__all__ = ["exist", "load", "output_shape", "packed_launch", "places", "store"]
+__all__ = [
+    "exist",
+    "load",
+    "output_shape",
+    "packed_launch",
+    "places",
+    "register_packed_flops",
+    "store",
+]
 
 # The interpreter, which runs the kernels on a CPU for tests, has no products of bfloat16.
 _DTYPE = {torch.bfloat16: tl.float32 if INTERPRETED else tl.bfloat16}
@@ -40,6 +50,17 @@ def packed_launch(
 def output_shape(qkv: Tensor) -> tuple[int, ...]:
     """(B, N, H, D)."""
     return (*qkv.shape[:2], *qkv.shape[3:])
+
+
+def register_packed_flops(forward: Any, backward: Any) -> None:
+    """Have torch count the operations of two operators: two products of N x N, and five."""
+
+    def count(shape: Sequence[int], products: int) -> int:
+        batch, tokens, _, heads, dim = shape
+        return 2 * products * batch * heads * tokens**2 * dim
+
+    register_flop_formula(forward)(lambda qkv, *_args, **_kwargs: count(qkv, 2))
+    register_flop_formula(backward)(lambda _grad, qkv, *_args, **_kwargs: count(qkv, 5))
 
 
 @triton.jit

@@ -7,12 +7,11 @@ Layer norm: arXiv:1607.06450. Stochastic depth, whose factors keep are: arXiv:16
 of s and y and writes those of x and branch; each once.
 """
 
-from importlib.util import find_spec
-
 import torch
 from torch import Tensor
 
 from saccade.errors import ConfigError
+from saccade.ops.backends import TRITON_INSTALLED, has_bfloat16
 
 __all__ = ["add_norm"]
 
@@ -20,7 +19,6 @@ WIDEST = 2048
 """Channels that a program holds in registers."""
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_TRITON_INSTALLED = find_spec("triton") is not None
 
 
 def add_norm(
@@ -61,7 +59,7 @@ def add_norm(
 
 def _takes(x: Tensor, branch: Tensor | None, weight: Tensor, bias: Tensor) -> bool:
     """Whether the kernels take these tensors, and what they return is what torch would."""
-    if not x.is_cuda or not _TRITON_INSTALLED or not _is_recent(x.get_device()):
+    if not x.is_cuda or not TRITON_INSTALLED or not has_bfloat16(x.get_device()):
         return False
     if x.dim() != 3 or not 0 < x.shape[-1] <= WIDEST:
         return False
@@ -70,12 +68,6 @@ def _takes(x: Tensor, branch: Tensor | None, weight: Tensor, bias: Tensor) -> bo
     if branch is None:
         return True
     return branch.shape == x.shape and torch.promote_types(x.dtype, branch.dtype) == x.dtype
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _is_recent(index: int) -> bool:
-    """Whether a GPU has bfloat16, which any of the tensors may be in."""
-    return torch.cuda.get_device_capability(index) >= (8, 0)
 
 
 def _normalised_dtype(x: Tensor) -> torch.dtype:

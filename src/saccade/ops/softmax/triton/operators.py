@@ -4,10 +4,9 @@ import functools
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from saccade.ops.launches import Launch, on_device
-from saccade.ops.packed_rows import output_shape, packed_launch
+from saccade.ops.packed_rows import output_shape, packed_launch, register_packed_flops
 from saccade.ops.registration import operator
 from saccade.ops.softmax.triton.kernels import packed_backward, packed_forward
 
@@ -63,19 +62,7 @@ def _autograd(ctx, grad):  # type: ignore[no-untyped-def]
 _forward.register_autograd(_autograd, setup_context=_setup_context)
 
 
-def _output_shape(qkv: Tensor) -> tuple[int, ...]:
-    return (*qkv.shape[:2], *qkv.shape[3:])
-
-
-@register_flop_formula(torch.ops.saccade.softmax_packed)
-def _flops(qkv, *_args, **_kwargs) -> int:  # type: ignore[no-untyped-def]
-    batch, tokens, _, heads, dim = qkv
-    return int(4 * batch * heads * tokens**2 * dim)
-
-
-@register_flop_formula(torch.ops.saccade.softmax_packed_backward)
-def _flops_backward(_grad, qkv, *_args, **_kwargs) -> int:  # type: ignore[no-untyped-def]
-    return _flops(qkv) * 5 // 2
+register_packed_flops(torch.ops.saccade.softmax_packed, torch.ops.saccade.softmax_packed_backward)
 
 
 def fused(qkv: Tensor, *, scale: float) -> Tensor:

@@ -8,10 +8,9 @@ import functools
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from saccade.ops.launches import Launch, on_device
-from saccade.ops.packed_rows import output_shape, packed_launch
+from saccade.ops.packed_rows import output_shape, packed_launch, register_packed_flops
 from saccade.ops.registration import operator
 from saccade.ops.taylor.triton.packed_kernels import packed_taylor_backward, packed_taylor_forward
 from saccade.ops.taylor.triton.problem import KEPT_FORMS
@@ -112,15 +111,7 @@ def _autograd(ctx, grad):  # type: ignore[no-untyped-def]
 _forward.register_autograd(_autograd, setup_context=_setup_context)
 
 
-@register_flop_formula(torch.ops.saccade.taylor_packed)
-def _flops(qkv, *_args, **_kwargs) -> int:  # type: ignore[no-untyped-def]
-    batch, tokens, _, heads, dim = qkv
-    return int(4 * batch * heads * tokens**2 * dim)
-
-
-@register_flop_formula(torch.ops.saccade.taylor_packed_backward)
-def _flops_backward(_grad, qkv, *_args, **_kwargs) -> int:  # type: ignore[no-untyped-def]
-    return _flops(qkv) * 5 // 2
+register_packed_flops(torch.ops.saccade.taylor_packed, torch.ops.saccade.taylor_packed_backward)
 
 
 def fused_packed(
