@@ -61,8 +61,13 @@ def has_bfloat16(index: int) -> bool:
 
 
 def is_compiled_for_gpu(x: Tensor) -> bool:
-    """Whether torch.compile makes this code, for a GPU; what is exported stays as it is."""
-    return x.is_cuda and torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    """Whether torch.compile makes this code, for a GPU; what is exported stays as it is.
+
+    The flag is what `is_exporting()` tells, but that is true within all compiled code in many
+    versions of torch, 2.11 among them.
+    """
+    exporting = getattr(torch.compiler, "_is_exporting_flag", False)
+    return x.is_cuda and torch.compiler.is_compiling() and not exporting
 
 
 def _is_interpreted() -> bool:
