@@ -35,10 +35,8 @@ class ImageConv2d(nn.Conv2d):
         (height, width), (down, right) = self.kernel_size, self.stride
         above, beside = (int(side) for side in self.padding)
         x = F.pad(x, (beside, beside, above, above))
-        windows = x.unfold(2, height, down).unfold(
-            3, width, right
-        )  # (B, chans, rows, columns, ., .)
-        windows = windows.permute(0, 2, 3, 1, 4, 5).flatten(3)  # (B, rows, columns, inputs)
+        windows = x.unfold(2, height, down).unfold(3, width, right)  # (B, chans, rows, cols, _, _)
+        windows = windows.permute(0, 2, 3, 1, 4, 5).flatten(3)  # (B, rows, cols, inputs)
         weight = self.weight.flatten(1)  # (C, inputs)
         missing = -weight.shape[1] % GRAIN
         out = F.linear(F.pad(windows, (0, missing)), F.pad(weight, (0, missing)), self.bias)

@@ -19,6 +19,7 @@ from saccade.ops.launches import INTERPRETED, Launch
 __all__ = [
     "exist",
     "load",
+    "load_heads",
     "output_shape",
     "packed_launch",
     "places",
@@ -84,6 +85,18 @@ def load(pointers, there, EVEN: tl.constexpr, DTYPE: tl.constexpr):
     if EVEN:
         return tl.load(pointers).to(DTYPE)
     return tl.load(pointers, mask=there, other=0.0).to(DTYPE)
+
+
+@triton.jit
+def load_heads(
+    qkv_ptr, heads, tokens, D, ROWS: tl.constexpr, DP: tl.constexpr, EVEN: tl.constexpr,
+    DTYPE: tl.constexpr,
+):  # fmt: skip
+    """q, k and v of this program's head."""
+    there, part = exist(tokens, D, ROWS, DP), heads * D
+    at = qkv_ptr + places(heads, tokens, D, 3, ROWS, DP)
+    q, k = load(at, there, EVEN, DTYPE), load(at + part, there, EVEN, DTYPE)
+    return q, k, load(at + 2 * part, there, EVEN, DTYPE)
 
 
 @triton.jit

@@ -13,7 +13,7 @@ gradients, so that nothing is kept but what the product needs anyway.
 import triton
 import triton.language as tl
 
-from saccade.ops.packed_rows import exist, load, places, store
+from saccade.ops.packed_rows import exist, load, load_heads, places, store
 
 __all__ = ["packed_backward", "packed_forward"]
 
@@ -37,10 +37,8 @@ def packed_forward(
     DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The output (B, N, H, D) of a head."""
-    there, part = exist(tokens, D, ROWS, DP), heads * D
-    at = qkv_ptr + places(heads, tokens, D, 3, ROWS, DP)
-    q, k = load(at, there, EVEN, DTYPE), load(at + part, there, EVEN, DTYPE)
-    v = load(at + 2 * part, there, EVEN, DTYPE)
+    there = exist(tokens, D, ROWS, DP)
+    q, k, v = load_heads(qkv_ptr, heads, tokens, D, ROWS, DP, EVEN, DTYPE)
     w, total = _weights(q, k, tokens, scale, EVEN, PRECISION)
     out = tl.dot(w.to(DTYPE), v, input_precision=PRECISION) / total[:, None]
     store(out_ptr + places(heads, tokens, D, 1, ROWS, DP), out, there, EVEN)
@@ -54,10 +52,8 @@ def packed_backward(
 ):  # fmt: skip
     """The gradients of q, k and v of a head."""
     there, part = exist(tokens, D, ROWS, DP), heads * D
-    offsets = places(heads, tokens, D, 3, ROWS, DP)
-    at, into = qkv_ptr + offsets, dqkv_ptr + offsets
-    q, k = load(at, there, EVEN, DTYPE), load(at + part, there, EVEN, DTYPE)
-    v = load(at + 2 * part, there, EVEN, DTYPE)
+    into = dqkv_ptr + places(heads, tokens, D, 3, ROWS, DP)
+    q, k, v = load_heads(qkv_ptr, heads, tokens, D, ROWS, DP, EVEN, DTYPE)
     g = load(grad_ptr + places(heads, tokens, D, 1, ROWS, DP), there, EVEN, DTYPE)
     w, total = _weights(q, k, tokens, scale, EVEN, PRECISION)
     w /= total[:, None]

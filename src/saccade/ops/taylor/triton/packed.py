@@ -19,7 +19,7 @@ __all__ = ["fused_packed", "is_short"]
 
 MOST_TOKENS = 64
 WIDEST = 32
-"""Heads that a program takes whole; with more tokens those of `whole.py` are faster."""
+"""Heads that a program takes whole; with more tokens q, k and v are faster apart."""
 
 
 def is_short(tokens: int, dim: int) -> bool:

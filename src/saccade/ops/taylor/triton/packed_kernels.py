@@ -16,7 +16,7 @@ once and writes it once; weights are formed again for the gradients.
 import triton
 import triton.language as tl
 
-from saccade.ops.packed_rows import exist, load, places, store
+from saccade.ops.packed_rows import exist, load, load_heads, places, store
 from saccade.ops.taylor.triton.blocks import NORM_EPS
 
 __all__ = ["packed_taylor_backward", "packed_taylor_forward"]
@@ -64,10 +64,8 @@ def packed_taylor_forward(
     DTYPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The output (B, N, H, D) of a head."""
-    there, part = exist(tokens, D, ROWS, DP), heads * D
-    at = qkv_ptr + places(heads, tokens, D, 3, ROWS, DP)
-    q, k = load(at, there, EVEN, DTYPE), load(at + part, there, EVEN, DTYPE)
-    v = load(at + 2 * part, there, EVEN, DTYPE)
+    there = exist(tokens, D, ROWS, DP)
+    q, k, v = load_heads(qkv_ptr, heads, tokens, D, ROWS, DP, EVEN, DTYPE)
     q, _ = _unit(q, NORMALIZE, DTYPE)
     k, _ = _unit(k, NORMALIZE, DTYPE)
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
@@ -89,10 +87,8 @@ def packed_taylor_backward(
 ):  # fmt: skip
     """The gradients of q, k and v of a head, and its share of the temperature's."""
     there, part = exist(tokens, D, ROWS, DP), heads * D
-    offsets = places(heads, tokens, D, 3, ROWS, DP)
-    at, into = qkv_ptr + offsets, dqkv_ptr + offsets
-    q, k = load(at, there, EVEN, DTYPE), load(at + part, there, EVEN, DTYPE)
-    v = load(at + 2 * part, there, EVEN, DTYPE)
+    into = dqkv_ptr + places(heads, tokens, D, 3, ROWS, DP)
+    q, k, v = load_heads(qkv_ptr, heads, tokens, D, ROWS, DP, EVEN, DTYPE)
     g = load(grad_ptr + places(heads, tokens, D, 1, ROWS, DP), there, EVEN, DTYPE)
     factor = _factor(temperature_ptr, heads, scale, NORMALIZE)
     q, per_query = _unit(q, NORMALIZE, DTYPE)
