@@ -11,7 +11,7 @@ from saccade.ops.norm.triton import operators as norms
 from saccade.ops.softmax.triton import operators as softmax
 from saccade.ops.taylor.triton import packed as taylor
 
-TOKENS = ((64, 32), (37, 20))
+TOKENS = ((64, 32), (64, 64), (37, 20))
 WIDTHS = (256, 192)
 
 

@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from saccade.bench.memory import cuda_peak_mib
 from saccade.ops import taylor_attention
 from saccade.ops.taylor import taylorshift_attention
+from tests.ops.graphs import captured
 from tests.ops.uninterpreted import seen_by
 
 pytest.importorskip("triton")
@@ -359,23 +360,13 @@ def test_a_captured_graph_takes_it_and_gives_the_same_again(normalised, dim, tak
     p = problem_of(*random_projection(tokens=384, dim=dim), temperature=temperature)
 
     def run():
+        taken.clear()
         out, total = direct.run_direct(p, keep=True)
+        assert taken
         return out, total, *direct.run_direct_backward(p, out, out, total)[:3]
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        expected = [x.clone() for x in run()]
-    torch.cuda.synchronize()
-    taken.clear()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        replayed = run()
-    assert taken
-    for x in replayed:
-        x.zero_()
-    graph.replay()
-    for name, x, y in zip(("out", "total", "dq", "dk", "dv"), replayed, expected, strict=True):
+    expected, replay = captured(run)
+    for name, x, y in zip(("out", "total", "dq", "dk", "dv"), replay(), expected, strict=True):
         # Gradients of queries are added up in another order every time.
         assert (x - y).norm() <= (1e-2 if name == "dq" else 0) * y.norm(), name
 

@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from saccade.bench.memory import cuda_peak_mib
 from saccade.ops import taylor_attention
 from saccade.ops.taylor import taylorshift_attention
+from tests.ops.graphs import captured
 from tests.ops.test_taylor_parts import Memory
 from tests.ops.uninterpreted import seen_by
 
@@ -305,20 +306,16 @@ def test_offsets_have_64_bits(taken):
 @both_kinds
 def test_a_captured_graph_takes_them_and_starts_from_zero_again(normalised, dim, taken):
     given = passed_back(*random_projection(tokens=384, dim=dim), normalised=normalised)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        expected = [x.clone() for x in direct.run_direct_backward(*given)[:3]]
-    torch.cuda.synchronize()
-    taken.clear()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        replayed = direct.run_direct_backward(*given)[:3]
-    assert taken
+
+    def run():
+        taken.clear()
+        grads = direct.run_direct_backward(*given)[:3]
+        assert taken
+        return grads
+
+    expected, replay = captured(run)
     for _ in range(2):
-        for x in replayed:
-            x.zero_()
-        graph.replay()
+        replayed = replay()
         assert torch.equal(replayed[1], expected[1])
         assert torch.equal(replayed[2], expected[2])
         assert_close(replayed[:1], expected[:1])

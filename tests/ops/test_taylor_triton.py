@@ -23,6 +23,7 @@ from tests.ops.fused_taylor import (
     fused_shift,
     shift_equation,
 )
+from tests.ops.graphs import assert_replayed_alike
 from tests.ops.mechanisms import assert_as_good_as_plain, make_inputs, with_gradients
 
 pytest.importorskip("triton")
@@ -510,18 +511,7 @@ def test_a_captured_graph_gives_the_same_again(algorithm):
         out = taylor_attention(*leaves, algorithm=algorithm, backend="triton")
         return [out.detach(), *torch.autograd.grad(out.float().square().sum(), leaves)]
 
-    stream = torch.cuda.Stream()  # what autograd did before on another would be waited for
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        expected = run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        replayed = run()
-    for x in replayed:
-        x.zero_()
-    graph.replay()
-    assert all(torch.equal(x, y) for x, y in zip(replayed, expected, strict=True))
+    assert_replayed_alike(run)
 
 
 @pytest.mark.gpu

@@ -19,6 +19,7 @@ from tests.ops.fused_taylor import (
     fused_shift,
     shift_equation,
 )
+from tests.ops.graphs import assert_replayed_alike
 from tests.ops.mechanisms import assert_as_good_as_plain
 
 pytest.importorskip("triton")
@@ -194,14 +195,7 @@ def test_rows_too_far_apart_are_copied():
 @pytest.mark.skipif(DEVICE != "cuda", reason="graphs are a GPU's")
 def test_a_captured_graph_gives_the_same_again():
     inputs = torch.randn(3, 4, 8, 64, 32, dtype=torch.bfloat16, device=DEVICE)
-    expected = gradients(torch.ones_like, *inputs)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        replayed = gradients(torch.ones_like, *inputs)
-    for x in replayed:
-        x.detach().zero_()
-    graph.replay()
-    assert all(torch.equal(x, y) for x, y in zip(replayed, expected, strict=True))
+    assert_replayed_alike(partial(gradients, torch.ones_like, *inputs))
 
 
 @pytest.mark.gpu

@@ -18,7 +18,7 @@ from saccade.ops.taylor.triton.problem import KEPT_FORMS
 __all__ = ["fused_packed", "is_short"]
 
 MOST_TOKENS = 64
-WIDEST = 32
+WIDEST = 64
 """Heads that a program takes whole; with more tokens q, k and v are faster apart."""
 
 
