@@ -24,8 +24,10 @@ def _define_torchvision_operators() -> None:
     they are not defined at all. Nothing here calls them.
     """
     try:
-        torch.ops.torchvision.nms  # noqa: B018
-    except (AttributeError, RuntimeError):
+        import torchvision  # noqa: F401
+    except ImportError:
+        pass
+    except RuntimeError:
         library = torch.library.Library("torchvision", "DEF")
         library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

@@ -130,6 +130,7 @@ def test_the_accuracies_are_those_of_the_runs():
     assert list(found) == [
         "cifar10-taylor",
         "taylorir-base-cifar10",
+        "taylorir-large-cifar10",
         "taylorir-small-cifar10",
         "taylorshift-vit-mu-cifar10",
         "vit-cifar10",
