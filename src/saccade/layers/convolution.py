@@ -20,12 +20,16 @@ GRAIN = 16  # numbers that rows of a product's operands are multiples of
 
 
 class ImageConv2d(nn.Conv2d):
-    """A 2-D convolution whose input is the image, of no groups and no dilation."""
+    """A 2-D convolution of no groups and no dilation, a product where channels are few."""
+
+    @property
+    def has_few_inputs(self) -> bool:
+        """Whether windows are so small that a product is faster."""
+        return self.weight[0].numel() <= MOST_INPUTS
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve images (B, channels, height, width)."""
-        few = self.weight[0].numel() <= MOST_INPUTS
-        if few and is_compiled_for_gpu(x):
+        if self.has_few_inputs and is_compiled_for_gpu(x):
             return self.as_product(x)
         out: Tensor = super().forward(x)
         return out

@@ -114,11 +114,8 @@ class LinearPatchStem(Stem):
         return 2 * self.num_patches * sum(p.numel() for p in self.proj.parameters() if p.dim() > 1)
 
 
-def _conv_bn(
-    in_chans: int, out_chans: int, stride: int = 1, *, bias: bool = True, first: bool = False
-) -> nn.Sequential:
-    kind = ImageConv2d if first else nn.Conv2d
-    conv = kind(in_chans, out_chans, 3, stride=stride, padding=1, bias=bias)
+def _conv_bn(in_chans: int, out_chans: int, stride: int = 1, *, bias: bool = True) -> nn.Sequential:
+    conv = ImageConv2d(in_chans, out_chans, 3, stride=stride, padding=1, bias=bias)
     return nn.Sequential(conv, nn.BatchNorm2d(out_chans))
 
 
@@ -150,13 +147,11 @@ def _conv_pool(img_size: Size, in_chans: int, dim: int, patch_size: int, act: Ac
     return Stem(nn.Sequential(*proj, nn.MaxPool2d(2)), img_size, in_chans, 2)
 
 
-def _conv_stack(
-    widths: list[int], act: Activation, *, bias: bool = True, first: bool = True
-) -> list[nn.Module]:
-    """Conv3x3, BN, GELU from each width to the next; `first` where images come in."""
+def _conv_stack(widths: list[int], act: Activation, *, bias: bool = True) -> list[nn.Module]:
+    """Conv3x3, BN, GELU from each width to the next."""
     stack: list[nn.Module] = []
-    for step, (before, after) in enumerate(pairwise(widths)):
-        stack += [*_conv_bn(before, after, bias=bias, first=first and not step), activation(act)]
+    for before, after in pairwise(widths):
+        stack += [*_conv_bn(before, after, bias=bias), activation(act)]
     return stack
 
 
@@ -192,7 +187,7 @@ def _conv_residual(
     widths = [first * 2**step for step in range(halvings)] + [dim]
     proj = _conv_stack([in_chans, first], act)
     for before, after in pairwise(widths):
-        pair = Residual(*_conv_stack([after] * 3, act, bias=False, first=False))
+        pair = Residual(*_conv_stack([after] * 3, act, bias=False))
         proj += [*_conv_bn(before, after, stride=2, bias=False), activation(act), pair]
     return Stem(nn.Sequential(*proj), img_size, in_chans, patch_size)
 
@@ -201,9 +196,8 @@ def _conv_patch(img_size: Size, in_chans: int, dim: int, patch_size: int, act: A
     halvings = _halvings("conv_patch", patch_size)
     widths = [in_chans] + [dim // 2 ** (halvings - 1 - step) for step in range(halvings)]
     proj: list[nn.Module] = []
-    for step, (before, after) in enumerate(pairwise(widths)):
-        conv = _conv_bn(before, after, stride=2, bias=False, first=not step)
-        proj += [conv, activation(act)]
+    for before, after in pairwise(widths):
+        proj += [_conv_bn(before, after, stride=2, bias=False), activation(act)]
     return Stem(nn.Sequential(*proj[:-1]), img_size, in_chans, patch_size)
 
 
