@@ -127,7 +127,10 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
     if path.suffix in {".yaml", ".yml"}:
         if not path.is_file():
             raise ConfigError(f"no such config file: {str(path)!r}")
-        text = path.read_text(encoding="utf-8", errors="replace")
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}") from None
     elif path.exists() and str(path) not in list_recipes():
         is_folder = path.is_dir()
         kind = "a folder" if is_folder else "a file of another kind"

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-from saccade.config import Config, dump_config, load_config
+from saccade.config import Config, dump_config, load_config, with_values
 from saccade.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,15 +59,23 @@ class Checkpoint:
     path: Path
 
     def fault(self) -> str | None:
-        """Why the checkpoint cannot be used, or None where every file matches the manifest."""
+        """Why the checkpoint cannot be used, or None where every file matches the manifest.
+
+        Raises:
+            ConfigError: A file is there and cannot be read, so it may well be intact.
+        """
         try:
             manifest = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
             for name, expected in manifest["sha256"].items():
                 if _sha256(self.path / name) != expected:
                     return f"{name} is not what was written"
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return None if manifest["sha256"] else f"{MANIFEST} names no file"
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             return f"{type(error).__name__}: {error}"
-        return None
+        except OSError as error:
+            raise _unreadable(self.path, error) from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return f"{type(error).__name__}: {error}"
 
     def weights(self, which: Literal["best", "last"]) -> Path:
         """The safetensors file to use a model from: averaged weights go before live ones."""
@@ -92,7 +100,7 @@ class RunFolder:
         run = cls(path)
         run.check_free()
         run.path.mkdir(parents=True, exist_ok=True)
-        _write_atomically(run.path / "config.yaml", dump_config(config).encode())
+        _write_atomically(run.path / "config.yaml", dump_config(_anywhere(config)).encode())
         (run.path / "checkpoints").mkdir(exist_ok=True)
         return run
 
@@ -213,10 +221,21 @@ class RunFolder:
         _write_atomically(self.path / METRICS, "".join(rows).encode())
         return len(rows)
 
+    def set_aside_metrics(self) -> None:
+        """Keep the rows of a run that starts again for want of an intact checkpoint."""
+        if (self.path / METRICS).exists():
+            (self.path / METRICS).replace(self.path / f"damaged-{METRICS}")
+
     def checkpoints(self) -> list[Checkpoint]:
         """The checkpoints, oldest first, intact or not."""
-        folders = (self.path / "checkpoints").glob("step-*")
-        return sorted(Checkpoint(int(f.name[5:]), f) for f in folders if f.name[5:].isdigit())
+        folder = self.path / "checkpoints"
+        try:
+            paths = [path for path in folder.iterdir() if path.name.startswith("step-")]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _unreadable(folder, error) from None
+        return sorted(Checkpoint(int(p.name[5:]), p) for p in paths if p.name[5:].isdigit())
 
     def newest_intact(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint whose hashes match, and what is wrong with any newer one."""
@@ -334,7 +353,11 @@ class RunFolder:
             values = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ConfigError(f"{str(path)!r} is not valid JSON: {error}") from None
-        return dict(values)
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        if not isinstance(values, dict):
+            raise ConfigError(f"{str(path)!r} is not a JSON object")
+        return values
 
 
 _held: set[IO[Any]] = set()
@@ -364,6 +387,16 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Replace a text file, atomically."""
     _write_atomically(path, text.encode())
+
+
+def _anywhere(config: Config) -> Config:
+    """The configuration, its data found from whichever folder the run is used in."""
+    root = config.data.root
+    return config if root is None else with_values(config, {"data.root": str(root.absolute())})
+
+
+def _unreadable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"{error.filename or str(path)!r} cannot be read: {error.strerror}")
 
 
 def _sha256(path: Path) -> str:

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from saccade.cli import COMMANDS
 from saccade.cli.list_names import KINDS
 from saccade.config import list_recipes, load_config
 from saccade.runs import RunFolder
+from saccade.train import train
 from tests.cli.conftest import Saccade, fresh
 from tests.train.test_resume import stopped_early
 from tests.train.tiny_runs import spoil, tiny
@@ -341,8 +343,85 @@ def test_a_killed_run_is_noted_with_the_checkpoint_that_is_whole(
     (last.path / "manifest.json").unlink()
     code, _, told = saccade("evaluate", out)
     assert code == 0
+    assert f"passed over a damaged checkpoint: {last.path.name}" in told
     assert "is not finished (running, or killed; 1 of 2 epochs done)" in told
     assert f"its checkpoint of step {before.step} is used" in told
+
+
+def test_a_finished_run_says_that_its_last_checkpoint_is_damaged(
+    saccade: Saccade, run: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(run, tmp_path / "run"))
+    before, last = RunFolder(out).checkpoints()[-2:]
+    (last.path / "model.safetensors").write_bytes(b"cut short")
+    code, _, told = saccade("evaluate", out)
+    assert code == 0
+    assert told.splitlines() == [
+        f"saccade: passed over a damaged checkpoint: {last.path.name}: model.safetensors is not "
+        "what was written",
+        f"saccade: its checkpoint of step {before.step} is used",
+    ]
+
+
+@pytest.mark.parametrize("content", ["5", "null", '"x"', "[1, 2]"])
+@pytest.mark.parametrize("name", ["status.json", "dataset.json", "summary.json"])
+def test_files_of_a_run_that_hold_something_else(
+    saccade: Saccade, run: Path, tmp_path: Path, name: str, content: str
+) -> None:
+    out = Path(shutil.copytree(run, tmp_path / "run"))
+    if name == "status.json":  # which nobody asks of a finished run
+        (out / "summary.json").unlink()
+    (out / name).write_text(content)
+    code, _, told = saccade("evaluate", out)
+    assert (code, told) == (2, f"saccade: '{out / name}' is not a JSON object\n")
+
+
+def test_without_validation_no_weights_are_called_the_best(
+    saccade: Saccade, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    train(tiny("train.epochs=1", "data.val_fraction=0"), out, quiet=True)
+    for more in ([], ["--weights", "best"]):
+        code, printed, _ = saccade("evaluate", out, "--json", *more)
+        assert code == 0
+        assert json.loads(printed)["weights"] == "last"
+    code, _, told = saccade("evaluate", out, "--split", "val")
+    assert (code, told) == (2, "saccade: split='val' is empty: data.val_fraction=0.0\n")
+
+
+def test_a_run_finds_its_folder_of_images_from_elsewhere(
+    saccade: Saccade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in ("train", "test"):
+        for place, name in enumerate(("cat", "dog")):
+            folder = tmp_path / "images" / part / name
+            folder.mkdir(parents=True)
+            for shade in range(8):
+                Image.new("L", (8, 8), 100 * place + shade + 10 * (part == "test")).save(
+                    folder / f"{shade}.png"
+                )
+    monkeypatch.chdir(tmp_path)
+    folder = ["data.name=folder", "data.root=images", "data.image_size=8", "train.batch_size=4"]
+    train(tiny(*folder, "data.num_train=null", "data.num_test=null", "train.epochs=1"), "run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert saccade("evaluate", "../run", "--json")[0] == 0
+    (tmp_path / "images").rename(tmp_path / "moved")
+    code, _, told = saccade("evaluate", "../run")
+    assert (code, told) == (3, f"saccade: '{tmp_path / 'images'}': no such folder\n")
+    code, printed, _ = saccade("evaluate", "../run", "--data-root", "../moved", "--json")
+    assert code == 0
+    assert json.loads(printed)["count"] == 16
+
+
+def test_names_that_cannot_be_encoded_are_written_as_escapes(run: Path, tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.png")
+    Image.new("L", (8, 8), 90).save(tmp_path / name)
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
+    command = [sys.executable, "-m", "saccade", "predict", str(run), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"caf\\udce9.png" in done.stdout
 
 
 def test_evaluate(saccade: Saccade, run: Path) -> None:

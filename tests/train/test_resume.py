@@ -1,5 +1,6 @@
 """Kills at any moment, preemption, damage: a run goes on as if nothing had happened."""
 
+import errno
 import os
 import random
 import shutil
@@ -9,6 +10,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -170,10 +172,53 @@ def test_nothing_intact_starts_afresh_and_says_so(
     stopped_early(out)
     for checkpoint in RunFolder(out).checkpoints():
         (checkpoint.path / "trainer.json").write_text("{")
+    rows = (out / "metrics.jsonl").read_bytes()
+    assert rows
     train(tiny(), out, resume=True)
     assert "starting again from the first step" in capsys.readouterr().err
     assert final_state(out) == final_state(finished)
     assert without_times(out) == without_times(finished)
+    assert (out / "damaged-metrics.jsonl").read_bytes() == rows
+
+
+@pytest.mark.parametrize("what", ["checkpoints", "manifest.json", "model.safetensors"])
+def test_what_may_not_be_read_is_not_taken_for_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    out = tmp_path / "run"
+    stopped_early(out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    real_open, real_iterdir = Path.open, Path.iterdir
+
+    def refuse(path: Path) -> None:
+        if path.name == what:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    def opened(path: Path, *arguments: Any, **options: Any) -> Any:
+        refuse(path)
+        return real_open(path, *arguments, **options)
+
+    def listed(path: Path) -> Any:
+        refuse(path)
+        return real_iterdir(path)
+
+    monkeypatch.setattr(Path, "open", opened)
+    monkeypatch.setattr(Path, "iterdir", listed)
+    with pytest.raises(ConfigError, match=rf"{what}' cannot be read: Permission denied"):
+        train(tiny(), out, resume=True, quiet=True)
+    monkeypatch.undo()
+    after = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    after.pop(out / ".lock", None)
+    before.pop(out / ".lock", None)
+    assert after == before
+
+
+@pytest.mark.parametrize("manifest", ['{"sha256": {}}', '{"sha256": []}', "5", "null"])
+def test_a_manifest_that_vouches_for_nothing_is_damage(tmp_path: Path, manifest: str) -> None:
+    stopped_early(tmp_path / "run")
+    last = RunFolder(tmp_path / "run").checkpoints()[-1]
+    (last.path / "manifest.json").write_text(manifest)
+    assert last.fault() is not None
 
 
 def test_finished_run_is_not_trained_again(finished: Path) -> None:

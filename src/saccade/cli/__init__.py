@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 
 from saccade.cli.interrupts import catch_interrupts, halting
 from saccade.cli.mistakes import told_in_a_line
-from saccade.cli.streams import open_closed_streams
+from saccade.cli.streams import open_closed_streams, write_any_name
 from saccade.errors import (
     FullDiskError,
     SaccadeError,
@@ -144,6 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Words after the program's name; the process's own by default.
     """
     open_closed_streams()
+    write_any_name()
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     sys.argv = [sys.argv[0], *(word for word in words if word != "--debug")]

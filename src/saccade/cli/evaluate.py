@@ -24,14 +24,23 @@ def evaluate(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 512,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Where the run's data lies now, if elsewhere.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure a run's model: top-1 and top-5, per class, confusion, calibration, throughput."""
     folder = open_run(run)
     from saccade.train.inspection import evaluate_run
 
+    data = folder.config().data
     result = evaluate_run(
-        folder, split=split, weights=weights, device=device, batch_size=batch_size
+        folder,
+        split=split,
+        weights=weights,
+        device=device,
+        batch_size=batch_size,
+        data=data.model_copy(update={"root": data_root}) if data_root else None,
     )
     typer.echo(json.dumps(result) if as_json else _table(result))
 

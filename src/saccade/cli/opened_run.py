@@ -1,4 +1,4 @@
-"""The run that a command is to use, with a word about it where it is not finished."""
+"""The run that a command is to use, with a word about it where its weights are not the last."""
 
 from __future__ import annotations
 
@@ -14,24 +14,28 @@ __all__ = ["open_run"]
 
 
 def open_run(path: Path) -> RunFolder:
-    """Open a run folder; say on stderr which weights those of an unfinished run are."""
+    """Open a run folder; say on stderr which weights an unfinished or damaged one has."""
     from saccade.runs import RunFolder
 
     run = RunFolder.open(path)
+    newest, faults = run.newest_intact()
+    if newest is None:
+        return run  # there are no weights, and whoever wants them says so
+    for fault in faults:
+        typer.echo(f"saccade: passed over a damaged checkpoint: {fault}", err=True)
+    if faults and run.summary():
+        typer.echo(f"saccade: its checkpoint of step {newest.step} is used", err=True)
     if not run.summary():
-        _say_unfinished(run)
+        _say_unfinished(run, newest.step)
     return run
 
 
-def _say_unfinished(run: RunFolder) -> None:
+def _say_unfinished(run: RunFolder, step: int) -> None:
     status, epochs = run.status(), run.config().train.epochs
-    newest, _ = run.newest_intact()
-    if newest is None:
-        return  # there are no weights, and whoever wants them says so
     state, done = status.get("state", "without a status.json"), status.get("epoch", 0)
     state = "running, or killed" if state == "running" else state
     typer.echo(
         f"saccade: {str(run.path)!r} is not finished ({state}; {done} of {epochs} epochs done): "
-        f"its checkpoint of step {newest.step} is used",
+        f"its checkpoint of step {step} is used",
         err=True,
     )

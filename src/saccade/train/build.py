@@ -17,6 +17,7 @@ from saccade.runs import RunFolder
 __all__ = [
     "build_model",
     "describe_data",
+    "find_weights",
     "load_model",
     "read_data_description",
     "set_up_training",
@@ -105,12 +106,17 @@ def load_model(
     from safetensors.torch import load_file
 
     run = RunFolder.open(run)
-    config = run.config()
     info = read_data_description(run)
+    file = find_weights(run, weights)
+    model = build_model(run.config(), info)
+    model.load_state_dict(load_file(file))
+    return model.eval(), info
+
+
+def find_weights(run: RunFolder, weights: Literal["best", "last"] | None = None) -> Path:
+    """The file of weights that `load_model` takes; without validation none are the best."""
     checkpoint, faults = run.newest_intact()
     if checkpoint is None:
         found = f" ({'; '.join(faults)})" if faults else ""
         raise ConfigError(f"{str(run.path)!r} has no intact checkpoint{found}")
-    model = build_model(config, info)
-    model.load_state_dict(load_file(checkpoint.weights(weights or config.train.evaluate_with)))
-    return model.eval(), info
+    return checkpoint.weights(weights or run.config().train.evaluate_with)

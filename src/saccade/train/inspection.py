@@ -14,7 +14,7 @@ from saccade.data import Split as Part
 from saccade.data import make_loader
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.runs import RunFolder
-from saccade.train.build import load_model
+from saccade.train.build import find_weights, load_model
 from saccade.train.distributed import Ranks, connect
 from saccade.train.evaluation import Evaluation, evaluate_fitting
 from saccade.train.guard import check_outputs, outputs_error
@@ -64,7 +64,7 @@ def evaluate_run(
     return {
         "run": str(run.path),
         "split": split,
-        "weights": weights or config.train.evaluate_with,
+        "weights": predictor.weights,
         "count": result.count,
         "correct": result.correct,
         "accuracy": result.accuracy,
@@ -83,7 +83,8 @@ def _load_part(run: RunFolder, data: DataConfig, split: str) -> Part:
     """One split of the data, which has to have images and the run's classes."""
     part: Part = getattr(load_run_data(run, data), split)
     if not len(part):
-        raise ConfigError(f"split={split!r} is empty: data.val_fraction={data.val_fraction}")
+        why = f": data.val_fraction={data.val_fraction}" if split == "val" else ""
+        raise ConfigError(f"split={split!r} is empty{why}")
     return part
 
 
@@ -102,6 +103,9 @@ class Predictor:
         run = RunFolder.open(run)
         self.device = connect(_device(device)).device
         model, self.info = load_model(run, _which(weights))
+        self.weights: Which = (
+            "best" if find_weights(run, _which(weights)).stem == "best" else "last"
+        )
         self.model = model.to(self.device)
         self._config = run.config()
 

@@ -202,7 +202,10 @@ def _prepare(run: RunFolder, config: Config, see: Callable[[], Start], held: Exi
     elif not start.summary:
         run.clear_leftovers(newest=start.checkpoint.step if start.checkpoint else -1)
         if start.checkpoint is None:
-            run.rewind_metrics(0)
+            if start.faults:
+                run.set_aside_metrics()
+            else:
+                run.rewind_metrics(0)
     return start
 
 
@@ -254,8 +257,9 @@ def _guarded(trainer: Trainer, start: Start) -> dict[str, Any]:
     except Stopped as error:
         _try_status(trainer, "stopped", str(error))
         raise
-    except SaccadeError as error:
-        _try_status(trainer, "failed", str(error))
+    except Exception as error:
+        told = str(error) if isinstance(error, SaccadeError) else f"{type(error).__name__}: {error}"
+        _try_status(trainer, "failed", told)
         raise
 
 
