@@ -187,7 +187,8 @@ class RunFolder:
         """
         path = self.path / METRICS
         rows = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        for line in text.splitlines():
             try:
                 rows.append(json.loads(line))
             except ValueError:
@@ -209,7 +210,7 @@ class RunFolder:
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add a row to `metrics.jsonl`."""
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(row, allow_nan=False) + "\n")
 
     def rewind_metrics(self, count: int) -> int:
         """Keep the first `count` rows, so that a resumed run does not write the others twice.
@@ -220,6 +221,13 @@ class RunFolder:
         rows = [json.dumps(row) + "\n" for row in self.metrics()[:count]]
         _write_atomically(self.path / METRICS, "".join(rows).encode())
         return len(rows)
+
+    def move_data(self, root: Path | None) -> None:
+        """Note where the data lies now."""
+        config = self.config()
+        if root is not None and root.absolute() != config.data.root:
+            moved = with_values(config, {"data.root": str(root.absolute())})
+            _write_atomically(self.path / "config.yaml", dump_config(moved).encode())
 
     def set_aside_metrics(self) -> None:
         """Keep the rows of a run that starts again for want of an intact checkpoint."""

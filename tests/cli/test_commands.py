@@ -412,6 +412,10 @@ def test_a_run_finds_its_folder_of_images_from_elsewhere(
     code, printed, _ = saccade("evaluate", "../run", "--data-root", "../moved", "--json")
     assert code == 0
     assert json.loads(printed)["count"] == 16
+    (tmp_path / "run" / "summary.json").unlink()
+    assert saccade("train", "--resume", "--out", "../run", "data.root=../moved", "--quiet")[0] == 0
+    monkeypatch.chdir(tmp_path)
+    assert saccade("evaluate", "run", "--json")[0] == 0
 
 
 def test_names_that_cannot_be_encoded_are_written_as_escapes(run: Path, tmp_path: Path) -> None:

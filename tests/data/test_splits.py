@@ -45,6 +45,7 @@ def test_a_subset_has_the_size_asked_for() -> None:
     labels = torch.arange(1000) % 7
     assert len(stratified_subset(labels, 123, 0)) == 123
     assert len(stratified_subset(labels, 5000, 0)) == 1000
+    assert [len(stratified_subset(labels, n, 0)) for n in (990, 995, 999)] == [990, 995, 999]
 
 
 def test_statistics_are_those_of_float64() -> None:

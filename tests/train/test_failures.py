@@ -20,6 +20,7 @@ from saccade.train import build_model, train
 from saccade.train.distributed import connect
 from saccade.train.guard import FiniteGuard
 from saccade.train.inspection import evaluate_run
+from saccade.train.loop import Trainer
 from saccade.train.rehearsal import rehearse
 from saccade.train.step import Stepper
 from saccade.train.weights import snapshot
@@ -248,9 +249,29 @@ def test_a_model_that_ends_without_finite_outputs_is_a_failure(tmp_path: Path) -
     """Its one step was finite, what it leads to is not."""
     wild = ["optim.lr=1e30", "optim.clip_norm=null", "train.epochs=1", "train.batch_size=180"]
     config = tiny(*wild, "train.ema_decay=null", "optim.warmup_epochs=0")
-    with pytest.raises(TrainingError, match="not finite"):
-        train(config, tmp_path / "run", quiet=True)
-    assert RunFolder(tmp_path / "run").status()["state"] == "failed"
+    for number, more in enumerate(([], ["run.test=false"], ["data.val_fraction=0"])):
+        run = RunFolder(tmp_path / str(number))
+        with pytest.raises(TrainingError, match=r"outputs are not finite, first in the \w+ of \w+"):
+            train(with_overrides(config, more), run.path, quiet=True)
+        assert run.status()["state"] == "failed"
+        assert not run.summary()
+        assert all(row["val_loss"] is None for row in run.metrics("epoch"))
+
+
+def test_an_error_of_our_own_is_a_failure_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_trainer: Trainer) -> None:
+        raise IndexError("Target 7 is out of bounds")
+
+    monkeypatch.setattr(Trainer, "train_epoch", fail)
+    with pytest.raises(IndexError):
+        train(tiny(), tmp_path / "run", quiet=True)
+    status = RunFolder(tmp_path / "run").status()
+    assert (status["state"], status["message"]) == (
+        "failed",
+        "IndexError: Target 7 is out of bounds",
+    )
 
 
 def test_a_bad_image_met_in_the_last_test_can_be_passed_over_on_resume(tmp_path: Path) -> None:

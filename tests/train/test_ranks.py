@@ -97,6 +97,17 @@ def test_two_ranks_train_what_one_does(launch: Launch, tmp_path: Path, strategy:
         torch.testing.assert_close(two[key], tensor, rtol=1e-4, atol=1e-5)
 
 
+def test_sharded_weights_and_whole_buffers_are_averaged(launch: Launch, tmp_path: Path) -> None:
+    """Batch norms have buffers, which no strategy shards."""
+    overrides = [STILL, "train.epochs=1", "optim.name=sgd", "model.name=taylorir_small"]
+    train(tiny(*overrides), tmp_path / "one", quiet=True)
+    config = tiny(*overrides, "train.strategy=fsdp")
+    for process in launch(config, tmp_path / "two", world_size=2):
+        process.join(PATIENCE_S)
+        assert process.exitcode == 0
+    assert weights(tmp_path / "two").keys() == weights(tmp_path / "one").keys()
+
+
 def other_stands_still(trainer: Trainer) -> bool:
     """The second rank, from the first checkpoint on."""
     return not trainer.ranks.is_main and bool(trainer.run.checkpoints())

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from saccade.config import dump_config
 from saccade.runs import RunFolder
 from saccade.train import train
+from tests.train.test_resume import stopped_early
 from tests.train.tiny_runs import tiny
 from tests.waiting import PATIENCE_S
 
@@ -38,6 +41,22 @@ def test_tensorboard_holds_the_metrics(tmp_path: Path) -> None:
     assert [event.value for event in events.Scalars("test/correct")] == [test["correct"]]
 
 
+def test_tensorboard_holds_the_steps_after_a_checkpoint_once(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra `track` is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run, tracked = tmp_path / "run", ("run.trackers=[tensorboard]", "run.log_every_steps=1")
+    stopped_early(run, *tracked)
+    newest = RunFolder(run).checkpoints()[-1]
+    shutil.rmtree(newest.path)  # as a kill before it was written would have left it
+    time.sleep(1.1)  # files of events are told apart by their second
+    train(tiny(*tracked), run, resume=True, quiet=True)
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    steps = [event.step for event in events.Scalars("step/loss")]
+    assert steps == [row["step"] for row in RunFolder(run).metrics("step")]
+
+
 def test_trackio_holds_the_metrics_and_leaves_stdout_alone(tmp_path: Path) -> None:
     """In a fresh process, since trackio looks where to write only once."""
     pytest.importorskip("trackio", reason="the extra `track` is not installed")
@@ -53,7 +72,7 @@ def test_trackio_holds_the_metrics_and_leaves_stdout_alone(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["epochs"] == 2
     with sqlite3.connect(kept / "saccade.db") as database:
-        rows = database.execute("select step, metrics from metrics where run_name = 'run'")
+        rows = database.execute("select step, metrics from metrics where run_name like 'run-%'")
         logged = [(step, json.loads(values)) for step, values in rows]
     for name in WATCHED:
         found = {step: v[f"epoch/{name}"] for step, v in logged if f"epoch/{name}" in v}

@@ -167,23 +167,31 @@ def stratified_split(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor
     """
     if not 0 <= fraction < 1:
         raise DataError(f"fraction={fraction}: wants 0 <= fraction < 1")
+    out = _drawn(labels, fraction, seed, spared=1)
+    return torch.nonzero(~out).flatten(), torch.nonzero(out).flatten()
+
+
+def _drawn(labels: Tensor, fraction: float, seed: int, *, spared: int) -> Tensor:
+    """A mask of as many samples, all classes in proportion, of which some are spared in each."""
     order = permutation(make_key(seed, 0, Purpose.SPLIT), len(labels)).numpy()
     shuffled = labels.numpy()[order]
     classes, sizes = np.unique(shuffled, return_counts=True)
     held = [
         order[np.flatnonzero(shuffled == label)[:quota]]
-        for label, quota in zip(classes, _quotas(sizes, fraction), strict=True)
+        for label, quota in zip(
+            classes, _quotas(sizes, fraction).clip(max=sizes - spared), strict=True
+        )
     ]
     out = np.zeros(len(labels), dtype=bool)
     out[np.concatenate([*held, np.empty(0, dtype=np.int64)]).astype(np.int64)] = True
-    return torch.from_numpy(np.flatnonzero(~out)), torch.from_numpy(np.flatnonzero(out))
+    return torch.from_numpy(out)
 
 
 def stratified_subset(labels: Tensor, count: int, seed: int) -> Tensor:
     """Positions of a subset of `count` samples with all classes in proportion; all if fewer."""
     if count >= len(labels):
         return torch.arange(len(labels))
-    return stratified_split(labels, count / len(labels), seed)[1]
+    return torch.nonzero(_drawn(labels, count / len(labels), seed, spared=0)).flatten()
 
 
 def divide(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
@@ -254,7 +262,7 @@ def _quotas(sizes: np.ndarray, fraction: float) -> np.ndarray:
     missing = round(float(exact.sum())) - int(quotas.sum())
     by_remainder = np.argsort(quotas - exact, kind="stable")
     quotas[by_remainder[:missing]] += 1
-    return quotas.clip(max=sizes - 1)
+    return quotas
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

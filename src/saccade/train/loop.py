@@ -24,6 +24,7 @@ from saccade.train import checkpoint
 from saccade.train.build import build_model, set_up_training
 from saccade.train.distributed import Ranks
 from saccade.train.evaluation import Evaluation, evaluate_fitting
+from saccade.train.guard import outputs_error
 from saccade.train.initial import InitialWeights
 from saccade.train.memory import peak_memory_mib, start_peak_memory
 from saccade.train.progress import Reporter
@@ -214,8 +215,6 @@ class Trainer:
         has_best = self.best is not None
         selected = "best" if has_best and self.config.train.evaluate_with == "best" else "last"
         test = best if selected == "best" else last
-        if test is not None and not math.isfinite(test.loss):
-            raise TrainingError("the trained model's test loss is not finite. Try a lower optim.lr")
         if test is not None:
             counts = {"correct": test.correct, "count": test.count}
             self._write_row(kind="test", accuracy=test.accuracy, loss=test.loss, **counts)
@@ -301,13 +300,26 @@ class Trainer:
         network = self.stepper.network
         with swapped_in(network, weights):
             self.ranks.share_buffers(network)
-            return evaluate_fitting(
+            result = evaluate_fitting(
                 network,
                 loader,
                 ranks=self.ranks,
                 autocast=self.stepper.autocast,
                 advice="train.eval_batch_size={}",
             )
+            if not math.isfinite(result.loss):
+                raise self._outputs_error(loader)
+        return result
+
+    def _outputs_error(self, loader: Loader) -> TrainingError:
+        """The error of outputs that are not finite; with sharded weights no layer is looked for."""
+        network, autocast = self.stepper.network.eval(), self.stepper.autocast
+        if self.config.train.compile:
+            network.set_compiled(False)  # type: ignore[operator]
+        images = (batch.images for batch in loader.epoch(0))
+        with torch.autocast(self.ranks.device.type, autocast, enabled=autocast is not None):
+            error = outputs_error(network, () if self.stepper.sharded else images)
+        return TrainingError(f"{error}. Try a lower optim.lr")
 
     def _factor(self, step: int | None = None) -> float:
         return learning_rate_factor(

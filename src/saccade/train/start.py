@@ -144,7 +144,11 @@ def build_trainer(make: Callable[[], Trainer]) -> Trainer:
 def _train(trainer: Trainer, start: Start) -> dict[str, Any]:
     reporter = trainer.reporter
     if trainer.ranks.is_main:
-        trainer.trackers = open_trackers(trainer.config.run.trackers, start.run.path)
+        trainer.trackers = open_trackers(
+            trainer.config.run.trackers,
+            start.run.path,
+            start.checkpoint.step if start.checkpoint else 0,
+        )
     for fault in start.faults:
         reporter.note(f"passed over a damaged checkpoint: {fault}")
     if start.checkpoint is not None:
@@ -200,6 +204,7 @@ def _prepare(run: RunFolder, config: Config, see: Callable[[], Start], held: Exi
     if not run.exists():
         RunFolder.create(run.path, config)
     elif not start.summary:
+        run.move_data(config.data.root)
         run.clear_leftovers(newest=start.checkpoint.step if start.checkpoint else -1)
         if start.checkpoint is None:
             if start.faults:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
+from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,12 +26,12 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
-    """Event files in the run folder."""
+    """Event files in the run folder; what came after the step gone on from is hidden."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder / "tensorboard"))
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Pass on one row."""
@@ -45,16 +46,20 @@ class TensorBoard:
 class Trackio:
     """A local trackio project named `saccade`; a resumed run goes on where it was.
 
-    What trackio prints goes to stderr: stdout is for results.
+    A run is called as its folder, with a part of the hash of its path, since the folders of a
+    comparison are called alike. Steps that are taken again after a kill are in it twice. What
+    trackio prints goes to stderr: stdout is for results.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, _step: int) -> None:
         import trackio
 
         self._trackio = trackio
         resume = "allow" if (folder / "metrics.jsonl").exists() else "never"
+        path = folder.resolve()
+        name = f"{path.name}-{blake2b(str(path).encode(), digest_size=3).hexdigest()}"
         with redirect_stdout(sys.stderr):
-            trackio.init(project="saccade", name=folder.name, resume=resume)
+            trackio.init(project="saccade", name=name, resume=resume)
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Pass on one row."""
@@ -82,9 +87,12 @@ def check_trackers(names: Iterable[str]) -> None:
             )
 
 
-def open_trackers(names: Iterable[str], folder: Path) -> list[Tracker]:
-    """Open the trackers of `run.trackers`, which `check_trackers` has found to be installed."""
-    return [_TRACKERS[name](folder) for name in names]
+def open_trackers(names: Iterable[str], folder: Path, step: int) -> list[Tracker]:
+    """Open the trackers of `run.trackers` for a run that begins, or goes on, after a step.
+
+    `check_trackers` has found them to be installed.
+    """
+    return [_TRACKERS[name](folder, step) for name in names]
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:

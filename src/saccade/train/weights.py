@@ -52,8 +52,13 @@ class MovingAverage:
         self.weights = snapshot(model)
         live = {name: tensor.detach() for name, tensor in model.state_dict().items()}
         floating = [name for name, tensor in live.items() if tensor.is_floating_point()]
-        self._averages = [self.weights[name] for name in floating]
-        self._live = [live[name] for name in floating]
+        sharded = [name for name in floating if hasattr(live[name], "to_local")]
+        whole = [name for name in floating if name not in sharded]  # buffers are never sharded
+        self._pairs = [
+            ([self.weights[name] for name in names], [live[name] for name in names])
+            for names in (sharded, whole)
+            if names
+        ]
         counts = [name for name in live if name not in floating]
         self._counts = [self.weights[name] for name in counts]
         self._live_counts = [live[name] for name in counts]
@@ -65,9 +70,10 @@ class MovingAverage:
     @torch.no_grad()
     def update(self, share: Tensor) -> None:
         """Move by a share (a scalar on the device) of the way to the live weights."""
-        ways = torch._foreach_sub(self._live, self._averages)
-        torch._foreach_mul_(ways, share)
-        torch._foreach_add_(self._averages, ways)
+        for averages, live in self._pairs:
+            ways = torch._foreach_sub(live, averages)
+            torch._foreach_mul_(ways, share)
+            torch._foreach_add_(averages, ways)
         if self._counts:
             torch._foreach_copy_(self._counts, self._live_counts)
 
