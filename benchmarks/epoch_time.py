@@ -53,6 +53,7 @@ class UsualLoader:
                 targets.to(self.device, non_blocking=True),
                 torch.arange(len(images)),
                 valid,
+                len(images),
             )
 
 

@@ -83,9 +83,17 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
     return load_file(RunFolder(out).checkpoints()[-1].path / "model.safetensors")
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_ranks_train_what_one_does(launch: Launch, tmp_path: Path, strategy: str) -> None:
-    overrides = [STILL, "train.epochs=1", "optim.name=sgd", "run.checkpoint_every_steps=null"]
+FULL = ["train.epochs=1"]
+ODD = ["train.epochs=8", "data.num_train=74", "train.batch_size=96", "optim.warmup_epochs=0"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "steps"), [("ddp", FULL), ("fsdp", FULL), ("ddp", ODD)], ids=["ddp", "fsdp", "odd"]
+)
+def test_two_ranks_train_what_one_does(
+    launch: Launch, tmp_path: Path, strategy: str, steps: list[str]
+) -> None:
+    overrides = [STILL, *steps, "optim.name=sgd", "run.checkpoint_every_steps=null"]
     train(tiny(*overrides), tmp_path / "one", quiet=True)
     config = tiny(*overrides, f"train.strategy={strategy}")
     for process in launch(config, tmp_path / "two", world_size=2):

@@ -63,7 +63,7 @@ def test_what_cannot_be_recorded_is_stepped_and_said():
 
     record = Recording(step)
     ones = torch.ones(4, 1, device="cuda")
-    batch = Batch(ones, ones[:, 0], ones[:, 0], ones[:, 0] > 0)
+    batch = Batch(ones, ones[:, 0], ones[:, 0], ones[:, 0] > 0, len(ones))
     for _ in range(3):
         assert record(batch) == 4
     with pytest.warns(RuntimeWarning, match="not recorded"):
@@ -80,5 +80,5 @@ def test_other_shapes_are_stepped():
     record = Recording(step)
     for rows in (4, 4, 4, 4, 2, 4, 2):
         images = torch.ones(rows, 1, device="cuda")
-        record(Batch(images, images, images, images))
+        record(Batch(images, images, images, images, len(images)))
     assert total == 24

@@ -38,12 +38,14 @@ class Batch:
         targets: int64 (B,), or float32 (B, K) where images are mixed.
         index: int64 (B,), positions in the split.
         valid: bool (B,), False for an entry that only fills up the batch; metrics ignore it.
+        count: Images of the step without such entries, in the mean over the ranks.
     """
 
     images: Tensor
     targets: Tensor
     index: Tensor
     valid: Tensor
+    count: float
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Step:
     start: int
     size: int
     num_valid: int
+    count: float
 
 
 class Loader:
@@ -124,7 +127,7 @@ class Loader:
             draws = self._transform.draw(key, index)
             images, targets = self._transformed(draws, read.images, rows, labels)
             valid = self._valid(step) & (read.index == index)[: step.size]
-            yield Batch(images, targets, index[: step.size], valid)
+            yield Batch(images, targets, index[: step.size], valid, step.count)
 
     def _resident_batches(
         self, key: int, steps: list[Step], pieces: list[Tensor], stored: Tensor
@@ -140,7 +143,8 @@ class Loader:
             offset = 0
             for step, piece in zip(steps[group], pieces[group], strict=True):
                 part = slice(offset, offset + step.size)
-                yield Batch(images[part], targets[part], piece[: step.size], self._valid(step))
+                valid = self._valid(step)
+                yield Batch(images[part], targets[part], piece[: step.size], valid, step.count)
                 offset += len(piece)
 
     def _group(self, key: Tensor, index: Tensor, stored: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,11 +184,12 @@ class Loader:
     def _step(self, number: int) -> Step:
         together = self.batch_size * self.world_size
         first = number * together
-        size = -(-min(together, len(self.split) - first) // self.world_size)
+        count = min(together, len(self.split) - first)
+        size = -(-count // self.world_size)
         start, stop = first + self.rank * size, len(self.split)
         if self._stream is not None:  # the order is this rank's own
             start, stop = number * self.batch_size, len(share(stop, self.rank, self.world_size))
-        return Step(start, size, max(0, min(size, stop - start)))
+        return Step(start, size, max(0, min(size, stop - start)), count / self.world_size)
 
     def _valid(self, step: Step) -> Tensor:
         return torch.arange(step.size, device=self.device) < step.num_valid

@@ -56,7 +56,7 @@ class Recording:
     def _record(self, batch: Batch) -> None:
         """Record a step, or warn that it cannot be; nothing is computed yet."""
         images, targets, valid = (torch.empty_like(tensor) for tensor in _tensors(batch))
-        self._batch = Batch(images, targets, index=batch.index, valid=valid)
+        self._batch = Batch(images, targets, index=batch.index, valid=valid, count=batch.count)
         torch.cuda.empty_cache()
         graph = torch.cuda.CUDAGraph()
         try:

@@ -161,7 +161,7 @@ class Stepper:
 
     def _backward(self, model: nn.Module, batch: Batch) -> Tensor:
         """Gradients of the batch's mean loss, one piece of the batch after the other."""
-        size, pieces = len(batch.valid), self.config.train.accumulation
+        pieces = self.config.train.accumulation
         rows = batch.images, batch.targets, batch.valid
         chunks = list(zip(*(tensor.chunk(pieces) for tensor in rows), strict=True))
         losses: list[Tensor] = []
@@ -171,12 +171,13 @@ class Stepper:
                     self.ranks.device.type, self.autocast, enabled=self.autocast is not None
                 ):
                     logits = model(images)  # (B, K)
-                part = masked_loss(logits, targets, valid, self.config.train.label_smoothing) / size
+                smoothing = self.config.train.label_smoothing
+                part = masked_loss(logits, targets, valid, smoothing) / batch.count
                 self.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
             losses.append(part.detach())
             self._count(logits.detach(), targets, valid)
         loss = reduce(torch.add, losses)
-        self.loss_sum.add_(loss, alpha=size)
+        self.loss_sum.add_(loss, alpha=batch.count)
         return loss
 
     def _count(self, logits: Tensor, targets: Tensor, valid: Tensor) -> None:
