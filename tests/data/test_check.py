@@ -14,7 +14,7 @@ from PIL import Image
 
 from saccade.data.check import KINDS, check_folder
 from tests.cli.conftest import Saccade
-from tests.data.pictures import bomb, good_folder, picture, save, truncate
+from tests.data.pictures import bomb, close_folder, good_folder, picture, save, truncate
 
 
 def faults(root: Path) -> set[tuple[str, str]]:
@@ -69,7 +69,10 @@ def test_every_kind_of_fault_is_found(bad: Path) -> None:
         ("loose_image", "loose.png"),
         ("foreign_folder", "more"),
     }
-    assert {kind for kind, _ in faults(bad)} == KINDS.keys() - {"too_few_classes"}
+    assert {kind for kind, _ in faults(bad)} == KINDS.keys() - {
+        "too_few_classes",
+        "unreadable_folder",
+    }
 
 
 def test_a_good_folder_has_none(tmp_path: Path) -> None:
@@ -112,6 +115,20 @@ def test_a_folder_beside_train_is_a_fault(tmp_path: Path) -> None:
     good_folder(tmp_path / "fresh")
     good_folder(tmp_path / "Test")
     assert faults(tmp_path) == {("foreign_folder", "fresh"), ("foreign_folder", "Test")}
+
+
+def test_a_folder_that_may_not_be_read_is_a_fault(
+    saccade: Saccade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = save(picture(300), good_folder(tmp_path) / "cat" / "more" / "x.png").parent
+    close_folder(closed, monkeypatch)
+    assert faults(tmp_path) == {("unreadable_folder", "more")}
+    code, out, err = saccade("data", "check", tmp_path)
+    assert (code, err) == (3, f"saccade: {tmp_path}: 1 fault found\n")
+    assert "Permission denied" in out
+    close_folder(tmp_path, monkeypatch)
+    told = f"saccade: '{tmp_path}': the folder cannot be read: Permission denied\n"
+    assert saccade("data", "check", tmp_path) == (3, "", told)
 
 
 def test_sixteen_bit_colour_is_seen(tmp_path: Path) -> None:

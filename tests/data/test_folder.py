@@ -13,9 +13,10 @@ from PIL import Image
 
 from saccade.config import AugmentConfig, DataConfig
 from saccade.data import Loader, Splits, load_splits, make_loader
+from saccade.data.folder import scan
 from saccade.data.images import BadImageError, read_image
 from saccade.errors import ConfigError, DataError
-from tests.data.pictures import bomb, good_folder, picture, save, truncate
+from tests.data.pictures import bomb, close_folder, good_folder, picture, save, truncate
 from tests.data.test_loader import same, samples
 
 SIZE = 16
@@ -222,6 +223,32 @@ def test_folders_that_cannot_serve_are_refused(tmp_path: Path) -> None:
     (tmp_path / "dog").mkdir()
     with pytest.raises(DataError, match="class 'dog' is empty"):
         load_splits(config(tmp_path))
+
+
+@pytest.mark.parametrize("where", [".", "cat", "cat/more"])
+def test_a_folder_that_may_not_be_read_is_named(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(picture(1), good_folder(tmp_path) / "cat" / "more" / "x.png")
+    close_folder(tmp_path / where, monkeypatch)
+    with pytest.raises(DataError) as error:
+        load_splits(config(tmp_path))
+    told = f"'{tmp_path / where}': the folder cannot be read: Permission denied"
+    assert str(error.value) == told
+
+
+def test_links_to_folders_are_followed_and_loops_are_not(tmp_path: Path) -> None:
+    root = good_folder(tmp_path / "images")
+    elsewhere = save(picture(300), tmp_path / "elsewhere" / "x.png").parent
+    for name in ("first", "second"):
+        (root / "cat" / name).symlink_to(elsewhere)
+    (root / "cat" / "back").symlink_to(root / "cat")
+    (elsewhere / "loop").symlink_to(elsewhere)
+    files = scan(root / "cat")
+    assert [file.relative_to(root / "cat").as_posix() for file in files] == [
+        *("0.png", "1.jpg", "2.webp", "3.png", "4.jpg", "5.webp"),
+        "first/x.png",
+    ]
 
 
 @pytest.mark.parametrize(

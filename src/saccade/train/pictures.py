@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from saccade.data import DatasetInfo
+from saccade.data.folder import scan
 from saccade.data.images import IMAGE_SUFFIXES, BadImageError, read_image
 from saccade.errors import ConfigError, DataError
 
@@ -29,7 +30,7 @@ def find_pictures(names: Iterable[str]) -> list[str]:
         if name == "-" or path.is_file():
             found.append(name)
         elif path.is_dir():
-            inside = sorted(f for f in path.rglob("*") if f.suffix.lower() in IMAGE_SUFFIXES)
+            inside = [file for file in scan(path) if file.suffix.lower() in IMAGE_SUFFIXES]
             if not inside:
                 raise DataError(f"IMAGE {name!r}: the folder has no images")
             found += map(str, inside)
