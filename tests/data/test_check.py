@@ -37,6 +37,7 @@ def bad(tmp_path: Path) -> Path:
     bomb(cat / "bomb.png")
     deep = (np.arange(64).reshape(8, 8) * 1000).astype(np.uint16)
     save(Image.fromarray(deep), cat / "deep.png")
+    save(Image.fromarray(np.full((8, 8), np.nan, np.float32)), cat / "nan.tif")
     save(picture(51).convert("CMYK"), cat / "ink.jpg")
     frames = [picture(52), picture(53)]
     save(frames[0], cat / "moving.gif", save_all=True, append_images=frames[1:])
@@ -57,6 +58,7 @@ def test_every_kind_of_fault_is_found(bad: Path) -> None:
         ("truncated", "cut.png"),
         ("too_large", "bomb.png"),
         ("sixteen_bit", "deep.png"),
+        ("not_finite", "nan.tif"),
         ("cmyk", "ink.jpg"),
         ("animated", "moving.gif"),
         ("not_an_image", "notes.txt"),
@@ -152,7 +154,7 @@ def test_the_command_prints_a_table_and_exits_with_3(saccade: Saccade, bad: Path
     code, out, err = saccade("data", "check", bad)
     assert code == 3
     assert "duplicate_across_splits" in out
-    assert err == f"saccade: {bad}: 16 faults found\n"
+    assert err == f"saccade: {bad}: 17 faults found\n"
 
 
 def test_the_command_prints_json(saccade: Saccade, bad: Path, tmp_path: Path) -> None:
@@ -160,7 +162,7 @@ def test_the_command_prints_json(saccade: Saccade, bad: Path, tmp_path: Path) ->
     assert code == 3
     report = json.loads(out)
     assert not report["ok"]
-    assert len(report["findings"]) == 16
+    assert len(report["findings"]) == 17
     code, out, err = saccade("data", "check", good_folder(tmp_path / "good"), "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["ok"]

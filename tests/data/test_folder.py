@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from PIL import Image
 from saccade.config import AugmentConfig, DataConfig
 from saccade.data import Loader, Splits, load_splits, make_loader
 from saccade.data.folder import scan
-from saccade.data.images import BadImageError, read_image
+from saccade.data.images import BadImageError, read_image, to_rgb
 from saccade.errors import ConfigError, DataError
 from tests.data.pictures import bomb, close_folder, good_folder, picture, save, truncate
 from tests.data.test_loader import same, samples
@@ -173,6 +174,47 @@ def test_every_mode_becomes_rgb(tmp_path: Path) -> None:
     assert (clear == 255).all()
     cmyk = read_image(save(picture(1).convert("CMYK"), tmp_path / "cmyk.jpg"), 8)
     assert cmyk.shape == (3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("values", "divisor"),
+    [
+        (np.arange(65536, dtype=np.uint16), 257),
+        (np.arange(-99, 65700, dtype=np.int32), 257),
+        (np.linspace(-0.1, 1, 5001, dtype=np.float32), 1 / 255),
+        (np.arange(-3, 300, 0.5, dtype=np.float32), 1),
+    ],
+)
+@pytest.mark.parametrize("strip", [1, 2**18])
+def test_wide_values_are_rounded_to_8_bits(
+    values: np.ndarray, divisor: float, strip: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("saccade.data.images._STRIP_PIXELS", strip)
+    rows = values[-(len(values) // 7 * 7) :].reshape(7, -1)
+    wanted = (rows.astype(np.float64) / divisor).clip(0, 255).round()
+    narrow = np.asarray(to_rgb(Image.fromarray(rows)))
+    assert (narrow == wanted[..., None]).all()
+
+
+def test_wide_images_take_little_more_memory_than_their_pixels() -> None:
+    image = Image.new("I;16", (4000, 4000), 999)
+    tracemalloc.start()
+    try:
+        assert to_rgb(image).getpixel((0, 0)) == (4, 4, 4)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * 4000 * 4000
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_pixels_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
+    pixels = np.full((8, 8), 0.5, np.float32)
+    pixels[3, 4] = value
+    path = save(Image.fromarray(pixels), tmp_path / "x.tif")
+    with pytest.raises(BadImageError, match=r"x\.tif: pixels that are NaN or infinite$") as error:
+        read_image(path, 8)
+    assert error.value.fault == "not_finite"
 
 
 def test_of_an_animation_the_first_frame_counts(tmp_path: Path) -> None:

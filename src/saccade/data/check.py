@@ -23,6 +23,7 @@ KINDS = {
     "unreadable": "the file cannot be decoded",
     "truncated": "the file is cut short",
     "too_large": "more pixels than are decoded (a decompression bomb?)",
+    "not_finite": "pixels that are NaN or infinite",
     "sixteen_bit": "more than 8 bits a channel: training rounds to 8",
     "cmyk": "CMYK: training converts to RGB, colours may shift",
     "animated": "several frames: training takes the first",
