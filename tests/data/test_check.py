@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from saccade.data.check import KINDS, check_folder
-from tests.cli.conftest import Saccade
+from tests.cli.conftest import Saccade, fresh
 from tests.data.pictures import bomb, close_folder, good_folder, picture, save, truncate
 
 
@@ -175,6 +175,29 @@ def test_names_are_shown_as_they_are(saccade: Saccade, tmp_path: Path) -> None:
     assert "cat/[bold].png" in out
     assert "[red]" in out.replace("\n", "")
     assert "1 fault found" in err
+
+
+def test_names_that_would_break_a_line_are_escaped(
+    saccade: Saccade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    folder = good_folder(tmp_path / "my\nimages", ("cat\x1b[31m", "été"), count=2)
+    (folder / "été" / "new\nline.png").write_bytes(b"")
+    _, out, err = saccade("data", "check", folder)
+    assert "my\\nimages" in out
+    assert "│ cat\\x1b[31m │" in out
+    assert "│ été/new\\nline.png │" in out
+    assert err == f"saccade: {tmp_path}/my\\nimages: 1 fault found\n"
+
+
+def test_warnings_of_a_library_are_not_shown(tmp_path: Path) -> None:
+    good_folder(tmp_path, count=1)
+    bomb(tmp_path / "cat" / "bomb.png", 10_000, 9_000)
+    exif = b"Exif\0\0II*\0\x08\0\0\0\xff\xff"
+    save(picture(300), tmp_path / "dog" / "odd.jpg", exif=exif)
+    done = fresh("data", "check", str(tmp_path))
+    assert done.returncode == 3
+    assert done.stderr.decode() == f"saccade: {tmp_path}: 1 fault found\n"
 
 
 def test_long_names_are_shown_whole(

@@ -237,8 +237,12 @@ def test_a_crop_takes_its_box(tmp_path: Path) -> None:
     ("make", "fault"),
     [
         (lambda p: p.write_bytes(b""), "zero_byte"),
-        (lambda p: p.write_bytes(b"\x89PNG\r\n\x1a\nnonsense"), "unreadable"),
+        (lambda p: p.write_bytes(b"no picture at all"), "unreadable"),
         (lambda p: truncate(save(picture(3), p)), "truncated"),
+        (lambda p: p.write_bytes(save(picture(3), p).read_bytes()[:20]), "truncated"),
+        (lambda p: truncate(save(picture(3), p, format="WEBP")), "truncated"),
+        (lambda p: truncate(save(picture(3), p, format="WEBP", lossless=True)), "truncated"),
+        (lambda p: p.write_bytes(b"RIFF\x10\0\0\0WEBPVP8 " + bytes(20)), "unreadable"),
         (bomb, "too_large"),
         (lambda p: bomb(p, 10_000, 9_000), "too_large"),
         (lambda p: p.mkdir(), "unreadable"),
@@ -250,6 +254,14 @@ def test_bad_files_are_told_apart(tmp_path: Path, make, fault: str) -> None:
     with pytest.raises(BadImageError, match=r"x\.png") as error:
         read_image(path, 8)
     assert error.value.fault == fault
+
+
+def test_names_that_would_break_a_line_are_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "cut\n\x1b[31m é漢.png"
+    path.write_bytes(b"")
+    with pytest.raises(BadImageError) as error:
+        read_image(path, 8)
+    assert str(error.value) == f"bad image {tmp_path}/cut\\n\\x1b[31m é漢.png: the file is empty"
 
 
 def test_folders_that_cannot_serve_are_refused(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from saccade.data.bad_images import bad_image_limit
 from saccade.data.images import (
     DEFAULT_IMAGE_SIZE,
     IMAGE_SUFFIXES,
+    printable,
     read_image,
 )
 from saccade.data.normalisation import measure_channels
@@ -133,7 +134,9 @@ def class_names(folder: Path) -> tuple[str, ...]:
     names = tuple(subfolders(folder))
     if len(names) < 2:
         what = f"only the class {names[0]!r}" if names else "no sub-folder"
-        raise DataError(f"{folder}: {what}; wants at least two classes, one sub-folder each")
+        raise DataError(
+            f"{printable(folder)}: {what}; wants at least two classes, one sub-folder each"
+        )
     return names
 
 
@@ -177,7 +180,7 @@ def _read_split(folder: Path, names: tuple[str, ...], config: DataConfig) -> Spl
     present = set(subfolders(folder))
     unknown = present - set(names)
     if unknown:
-        raise DataError(f"{folder}: class {min(unknown)!r} has no training images")
+        raise DataError(f"{printable(folder)}: class {min(unknown)!r} has no training images")
     paths: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(names):
@@ -185,13 +188,13 @@ def _read_split(folder: Path, names: tuple[str, ...], config: DataConfig) -> Spl
             continue
         images = [p for p in scan(folder / name) if p.suffix.lower() in IMAGE_SUFFIXES]
         if not images:
-            raise DataError(f"class {name!r} is empty: no image in {folder / name}")
+            raise DataError(f"class {name!r} is empty: no image in {printable(folder / name)}")
         paths += map(str, images)
         labels += [label] * len(images)
     if not paths:
         raise DataError(
-            f"{folder}: no class in it; wants sub-folders such as {names[0]!r} with images, or "
-            "take the folder away"
+            f"{printable(folder)}: no class in it; wants sub-folders such as {names[0]!r} with "
+            "images, or take the folder away"
         )
     size = config.image_size or DEFAULT_IMAGE_SIZE
     source = FolderSource(tuple(paths), size, bad_image_limit(config))
