@@ -329,6 +329,14 @@ def test_splits_that_make_no_layout_are_not_taken_for_classes(
     assert "\n" not in message
 
 
+def test_a_folder_too_small_for_a_test_split_is_refused(tmp_path: Path) -> None:
+    good_folder(tmp_path, count=1)
+    with pytest.raises(DataError, match="2 images in 2 classes none is left to test on"):
+        load_splits(config(tmp_path, val_fraction=0.0))
+    good_folder(tmp_path, count=3)
+    assert len(load_splits(config(tmp_path, val_fraction=0.0)).test) == 1
+
+
 def test_a_class_may_be_called_test(tmp_path: Path) -> None:
     splits = load_splits(config(good_folder(tmp_path, ("control", "test"))))
     assert splits.info.class_names == ("control", "test")

@@ -100,6 +100,11 @@ def load_folder(config: DataConfig) -> Splits:
     if "test" not in parts:
         train, parts["test"] = divide(train, TEST_FRACTION, TEST_SEED)
     train, test = limit_and_fold(train, parts["test"], config)
+    if not len(test):
+        raise DataError(
+            f"{printable(config.root)}: with {len(train)} images in {len(names)} classes none is "
+            "left to test on; take more images, or add a test folder"
+        )
     if "val" in parts:
         val = parts["val"]
     else:

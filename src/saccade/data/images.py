@@ -47,7 +47,7 @@ MAX_PIXELS = 89_478_485  # Pillow's own limit, as an error instead of a warning
 _WIDE_MODES = frozenset(("I", "I;16", "I;16B", "I;16L", "I;16N", "F"))
 _STRIP_PIXELS = 2**18  # of a wide image that are brought to 8 bits at a time
 
-# What matters of them becomes an error, in one line.
+# Pillow warns of what is an error here, and of EXIF data that no pixel depends on.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 Fault = Literal["zero_byte", "unreadable", "truncated", "too_large", "not_finite"]
