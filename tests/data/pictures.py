@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 
@@ -49,3 +54,18 @@ def bomb(path: Path, width: int = 60_000, height: int = 60_000) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + data + chunk(b"IEND", b""))
     return path
+
+
+def close_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the system refuse to list a folder, as it does to whom may not; root always may."""
+
+    def refusing(listing: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any = ".") -> Any:
+            if Path(path) == folder:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return listing(path)
+
+        return call
+
+    for name in ("scandir", "listdir"):
+        monkeypatch.setattr(os, name, refusing(getattr(os, name)))

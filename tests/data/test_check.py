@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from saccade.data.check import KINDS, check_folder
-from tests.cli.conftest import Saccade
-from tests.data.pictures import bomb, good_folder, picture, save, truncate
+from tests.cli.conftest import Saccade, fresh
+from tests.data.pictures import bomb, close_folder, good_folder, picture, save, truncate
 
 
 def faults(root: Path) -> set[tuple[str, str]]:
@@ -37,6 +37,7 @@ def bad(tmp_path: Path) -> Path:
     bomb(cat / "bomb.png")
     deep = (np.arange(64).reshape(8, 8) * 1000).astype(np.uint16)
     save(Image.fromarray(deep), cat / "deep.png")
+    save(Image.fromarray(np.full((8, 8), np.nan, np.float32)), cat / "nan.tif")
     save(picture(51).convert("CMYK"), cat / "ink.jpg")
     frames = [picture(52), picture(53)]
     save(frames[0], cat / "moving.gif", save_all=True, append_images=frames[1:])
@@ -57,6 +58,7 @@ def test_every_kind_of_fault_is_found(bad: Path) -> None:
         ("truncated", "cut.png"),
         ("too_large", "bomb.png"),
         ("sixteen_bit", "deep.png"),
+        ("not_finite", "nan.tif"),
         ("cmyk", "ink.jpg"),
         ("animated", "moving.gif"),
         ("not_an_image", "notes.txt"),
@@ -69,7 +71,10 @@ def test_every_kind_of_fault_is_found(bad: Path) -> None:
         ("loose_image", "loose.png"),
         ("foreign_folder", "more"),
     }
-    assert {kind for kind, _ in faults(bad)} == KINDS.keys() - {"too_few_classes"}
+    assert {kind for kind, _ in faults(bad)} == KINDS.keys() - {
+        "too_few_classes",
+        "unreadable_folder",
+    }
 
 
 def test_a_good_folder_has_none(tmp_path: Path) -> None:
@@ -114,6 +119,20 @@ def test_a_folder_beside_train_is_a_fault(tmp_path: Path) -> None:
     assert faults(tmp_path) == {("foreign_folder", "fresh"), ("foreign_folder", "Test")}
 
 
+def test_a_folder_that_may_not_be_read_is_a_fault(
+    saccade: Saccade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = save(picture(300), good_folder(tmp_path) / "cat" / "more" / "x.png").parent
+    close_folder(closed, monkeypatch)
+    assert faults(tmp_path) == {("unreadable_folder", "more")}
+    code, out, err = saccade("data", "check", tmp_path)
+    assert (code, err) == (3, f"saccade: {tmp_path}: 1 fault found\n")
+    assert "Permission denied" in out
+    close_folder(tmp_path, monkeypatch)
+    told = f"saccade: '{tmp_path}': the folder cannot be read: Permission denied\n"
+    assert saccade("data", "check", tmp_path) == (3, "", told)
+
+
 def test_sixteen_bit_colour_is_seen(tmp_path: Path) -> None:
     """Pillow opens it as 8-bit without a word."""
     import struct
@@ -135,7 +154,7 @@ def test_the_command_prints_a_table_and_exits_with_3(saccade: Saccade, bad: Path
     code, out, err = saccade("data", "check", bad)
     assert code == 3
     assert "duplicate_across_splits" in out
-    assert err == f"saccade: {bad}: 16 faults found\n"
+    assert err == f"saccade: {bad}: 17 faults found\n"
 
 
 def test_the_command_prints_json(saccade: Saccade, bad: Path, tmp_path: Path) -> None:
@@ -143,7 +162,7 @@ def test_the_command_prints_json(saccade: Saccade, bad: Path, tmp_path: Path) ->
     assert code == 3
     report = json.loads(out)
     assert not report["ok"]
-    assert len(report["findings"]) == 16
+    assert len(report["findings"]) == 17
     code, out, err = saccade("data", "check", good_folder(tmp_path / "good"), "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["ok"]
@@ -156,6 +175,29 @@ def test_names_are_shown_as_they_are(saccade: Saccade, tmp_path: Path) -> None:
     assert "cat/[bold].png" in out
     assert "[red]" in out.replace("\n", "")
     assert "1 fault found" in err
+
+
+def test_names_that_would_break_a_line_are_escaped(
+    saccade: Saccade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    folder = good_folder(tmp_path / "my\nimages", ("cat\x1b[31m", "été"), count=2)
+    (folder / "été" / "new\nline.png").write_bytes(b"")
+    _, out, err = saccade("data", "check", folder)
+    assert "my\\nimages" in out
+    assert "│ cat\\x1b[31m │" in out
+    assert "│ été/new\\nline.png │" in out
+    assert err == f"saccade: {tmp_path}/my\\nimages: 1 fault found\n"
+
+
+def test_warnings_of_a_library_are_not_shown(tmp_path: Path) -> None:
+    good_folder(tmp_path, count=1)
+    bomb(tmp_path / "cat" / "bomb.png", 10_000, 9_000)
+    exif = b"Exif\0\0II*\0\x08\0\0\0\xff\xff"
+    save(picture(300), tmp_path / "dog" / "odd.jpg", exif=exif)
+    done = fresh("data", "check", str(tmp_path))
+    assert done.returncode == 3
+    assert done.stderr.decode() == f"saccade: {tmp_path}: 1 fault found\n"
 
 
 def test_long_names_are_shown_whole(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from PIL import Image
 
 from saccade.config import AugmentConfig, DataConfig
 from saccade.data import Loader, Splits, load_splits, make_loader
-from saccade.data.images import BadImageError, read_image
+from saccade.data.folder import scan
+from saccade.data.images import BadImageError, read_image, to_rgb
 from saccade.errors import ConfigError, DataError
-from tests.data.pictures import bomb, good_folder, picture, save, truncate
+from tests.data.pictures import bomb, close_folder, good_folder, picture, save, truncate
 from tests.data.test_loader import same, samples
 
 SIZE = 16
@@ -174,6 +176,47 @@ def test_every_mode_becomes_rgb(tmp_path: Path) -> None:
     assert cmyk.shape == (3, 8, 8)
 
 
+@pytest.mark.parametrize(
+    ("values", "divisor"),
+    [
+        (np.arange(65536, dtype=np.uint16), 257),
+        (np.arange(-99, 65700, dtype=np.int32), 257),
+        (np.linspace(-0.1, 1, 5001, dtype=np.float32), 1 / 255),
+        (np.arange(-3, 300, 0.5, dtype=np.float32), 1),
+    ],
+)
+@pytest.mark.parametrize("strip", [1, 2**18])
+def test_wide_values_are_rounded_to_8_bits(
+    values: np.ndarray, divisor: float, strip: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("saccade.data.images._STRIP_PIXELS", strip)
+    rows = values[-(len(values) // 7 * 7) :].reshape(7, -1)
+    wanted = (rows.astype(np.float64) / divisor).clip(0, 255).round()
+    narrow = np.asarray(to_rgb(Image.fromarray(rows)))
+    assert (narrow == wanted[..., None]).all()
+
+
+def test_wide_images_take_little_more_memory_than_their_pixels() -> None:
+    image = Image.new("I;16", (4000, 4000), 999)
+    tracemalloc.start()
+    try:
+        assert to_rgb(image).getpixel((0, 0)) == (4, 4, 4)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * 4000 * 4000
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_pixels_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
+    pixels = np.full((8, 8), 0.5, np.float32)
+    pixels[3, 4] = value
+    path = save(Image.fromarray(pixels), tmp_path / "x.tif")
+    with pytest.raises(BadImageError, match=r"x\.tif: pixels that are NaN or infinite$") as error:
+        read_image(path, 8)
+    assert error.value.fault == "not_finite"
+
+
 def test_of_an_animation_the_first_frame_counts(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
     path = save(frames[0], tmp_path / "x.gif", save_all=True, append_images=frames[1:])
@@ -194,8 +237,12 @@ def test_a_crop_takes_its_box(tmp_path: Path) -> None:
     ("make", "fault"),
     [
         (lambda p: p.write_bytes(b""), "zero_byte"),
-        (lambda p: p.write_bytes(b"\x89PNG\r\n\x1a\nnonsense"), "unreadable"),
+        (lambda p: p.write_bytes(b"no picture at all"), "unreadable"),
         (lambda p: truncate(save(picture(3), p)), "truncated"),
+        (lambda p: p.write_bytes(save(picture(3), p).read_bytes()[:20]), "truncated"),
+        (lambda p: truncate(save(picture(3), p, format="WEBP")), "truncated"),
+        (lambda p: truncate(save(picture(3), p, format="WEBP", lossless=True)), "truncated"),
+        (lambda p: p.write_bytes(b"RIFF\x10\0\0\0WEBPVP8 " + bytes(20)), "unreadable"),
         (bomb, "too_large"),
         (lambda p: bomb(p, 10_000, 9_000), "too_large"),
         (lambda p: p.mkdir(), "unreadable"),
@@ -207,6 +254,14 @@ def test_bad_files_are_told_apart(tmp_path: Path, make, fault: str) -> None:
     with pytest.raises(BadImageError, match=r"x\.png") as error:
         read_image(path, 8)
     assert error.value.fault == fault
+
+
+def test_names_that_would_break_a_line_are_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "cut\n\x1b[31m é漢.png"
+    path.write_bytes(b"")
+    with pytest.raises(BadImageError) as error:
+        read_image(path, 8)
+    assert str(error.value) == f"bad image {tmp_path}/cut\\n\\x1b[31m é漢.png: the file is empty"
 
 
 def test_folders_that_cannot_serve_are_refused(tmp_path: Path) -> None:
@@ -222,6 +277,32 @@ def test_folders_that_cannot_serve_are_refused(tmp_path: Path) -> None:
     (tmp_path / "dog").mkdir()
     with pytest.raises(DataError, match="class 'dog' is empty"):
         load_splits(config(tmp_path))
+
+
+@pytest.mark.parametrize("where", [".", "cat", "cat/more"])
+def test_a_folder_that_may_not_be_read_is_named(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(picture(1), good_folder(tmp_path) / "cat" / "more" / "x.png")
+    close_folder(tmp_path / where, monkeypatch)
+    with pytest.raises(DataError) as error:
+        load_splits(config(tmp_path))
+    told = f"'{tmp_path / where}': the folder cannot be read: Permission denied"
+    assert str(error.value) == told
+
+
+def test_links_to_folders_are_followed_and_loops_are_not(tmp_path: Path) -> None:
+    root = good_folder(tmp_path / "images")
+    elsewhere = save(picture(300), tmp_path / "elsewhere" / "x.png").parent
+    for name in ("first", "second"):
+        (root / "cat" / name).symlink_to(elsewhere)
+    (root / "cat" / "back").symlink_to(root / "cat")
+    (elsewhere / "loop").symlink_to(elsewhere)
+    files = scan(root / "cat")
+    assert [file.relative_to(root / "cat").as_posix() for file in files] == [
+        *("0.png", "1.jpg", "2.webp", "3.png", "4.jpg", "5.webp"),
+        "first/x.png",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -246,6 +327,14 @@ def test_splits_that_make_no_layout_are_not_taken_for_classes(
     assert ", ".join(map(repr, parts)) in message
     assert "accepted: 'train', with or without 'val' and 'test', in lower case" in message
     assert "\n" not in message
+
+
+def test_a_folder_too_small_for_a_test_split_is_refused(tmp_path: Path) -> None:
+    good_folder(tmp_path, count=1)
+    with pytest.raises(DataError, match="2 images in 2 classes none is left to test on"):
+        load_splits(config(tmp_path, val_fraction=0.0))
+    good_folder(tmp_path, count=3)
+    assert len(load_splits(config(tmp_path, val_fraction=0.0)).test) == 1
 
 
 def test_a_class_may_be_called_test(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from saccade.config import DataConfig
 from saccade.data import load_splits
 from saccade.errors import ConfigError, DataError
 from tests.data.pictures import good_folder, truncate
+from tests.data.shards import digit_images, digits_on_the_hub, write_shards
 
 
 def test_without_the_package_the_message_says_what_to_install(
@@ -73,7 +74,9 @@ def test_files_that_cannot_be_streamed_have_to_fit_in_memory(tmp_path: Path) -> 
         load_splits(DataConfig(name=f"hf:{tmp_path}", image_size=16, resident_gib=0))
 
 
-def test_a_bad_file_is_named_or_passed_over(tmp_path: Path) -> None:
+def test_a_bad_file_is_named_or_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     pytest.importorskip("datasets", reason="the datasets package is not installed")
     good_folder(tmp_path / "train")
     truncate(tmp_path / "train" / "cat" / "3.png")
@@ -82,3 +85,69 @@ def test_a_bad_file_is_named_or_passed_over(tmp_path: Path) -> None:
         load_splits(config)
     splits = load_splits(config.model_copy(update={"on_bad_image": "skip"}))
     assert len(splits.train) + len(splits.test) == 11
+    [record] = caplog.records
+    assert record.getMessage().startswith("passed over bad image ")
+
+
+def test_a_bad_image_of_a_parquet_file_is_named_or_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("datasets", reason="the datasets package is not installed")
+    images, labels = digit_images(0, 60)
+    images[7] = b"no picture at all"
+    write_shards(tmp_path, "train", images, labels, files=1, group=20)
+    config = DataConfig(name=f"hf:{tmp_path}", image_size=8, val_fraction=0)
+    with pytest.raises(DataError, match=r"bad image .* row 7: no image"):
+        load_splits(config)
+    splits = load_splits(config.model_copy(update={"on_bad_image": "skip"}))
+    assert len(splits.train) + len(splits.test) == 59
+    [record] = caplog.records
+    assert "passed over bad image" in record.getMessage()
+
+
+def relabel(path: Path, label: int) -> None:
+    """Give all images of a parquet file a label that its header may not know."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    column = table.schema.get_field_index("label")
+    labels = pa.array([label] * len(table), pa.int64())
+    pq.write_table(table.set_column(column, table.schema.field("label"), labels), path)
+
+
+@pytest.mark.parametrize("resident_gib", [0.0, 1.0])
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_labels_of_no_class_are_refused(tmp_path: Path, part: str, resident_gib: float) -> None:
+    pytest.importorskip("datasets", reason="the datasets package is not installed")
+    digits_on_the_hub(tmp_path)
+    relabel(next(tmp_path.glob(f"{part}-*")), 10)
+    with pytest.raises(DataError, match=r"the label 10; accepted: 0 to 9, for 10 classes$"):
+        load_splits(DataConfig(name=f"hf:{tmp_path}", image_size=8, resident_gib=resident_gib))
+
+
+def test_a_class_without_training_images_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="the datasets package is not installed")
+    images, labels = digit_images(0, 60)
+    write_shards(tmp_path, "train", images, [min(x, 8) for x in labels], files=1, group=20)
+    with pytest.raises(DataError, match=r"class '9' has no training images$"):
+        load_splits(DataConfig(name=f"hf:{tmp_path}", image_size=8))
+
+
+def test_a_part_of_a_set_may_lack_a_class(tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="the datasets package is not installed")
+    good_folder(tmp_path / "train", ("cat", "dog", "eel"))
+    config = DataConfig(name=f"hf:{tmp_path}", image_size=8, num_train=2, val_fraction=0)
+    with pytest.raises(DataError, match="2 images in 3 classes none is left to test on"):
+        load_splits(config)
+    good_folder(tmp_path / "test", ("cat", "dog", "eel"))
+    assert len(load_splits(config).train) == 2
+
+
+def test_one_class_alone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("datasets", reason="the datasets package is not installed")
+    monkeypatch.setattr("tests.data.shards.NAMES", ["0"])
+    images, labels = digit_images(0, 20)
+    write_shards(tmp_path, "train", images, [0 for _ in labels], files=1, group=20)
+    with pytest.raises(DataError, match=r"only the class '0'; wants at least two classes$"):
+        load_splits(DataConfig(name=f"hf:{tmp_path}", image_size=8))

@@ -92,8 +92,8 @@ def counts(hub: SmallHub) -> dict[str, int]:
 
 def test_only_what_is_needed_is_fetched(tmp_path: Path) -> None:
     root = tmp_path / "set"
-    write_shards(root, "train", [*map(noise, range(400))], [0, 1] * 200, files=4, group=2)
-    write_shards(root, "test", [*map(noise, range(20))], [0, 1] * 10, files=1, group=2)
+    write_shards(root, "train", [*map(noise, range(400))], [*range(10)] * 40, files=4, group=2)
+    write_shards(root, "test", [*map(noise, range(20))], [*range(10)] * 2, files=1, group=2)
     data = {"name": f"hf:{SET}", "image_size": 8, "val_fraction": 0.0}
     streamed = {**data, "resident_gib": 0, "buffer_mib": 1}
     with small_hub(root) as hub, reader(environment(hub, tmp_path)) as ask:
@@ -117,7 +117,7 @@ def test_only_what_is_needed_is_fetched(tmp_path: Path) -> None:
 def test_memory_is_bounded_by_the_buffer(tmp_path: Path) -> None:
     images = [noise(number, 256) for number in range(500)]
     set_mib = sum(map(len, images)) / 2**20
-    write_shards(tmp_path, "train", images, [0, 1] * 250, files=4, group=5)
+    write_shards(tmp_path, "train", images, [*range(10)] * 50, files=4, group=5)
     write_shards(tmp_path, "test", images[:5], [0] * 5, files=1, group=5)
     data = {"name": f"hf:{tmp_path}", "image_size": 8, "val_fraction": 0.0, "resident_gib": 0}
     needed = {}

@@ -297,7 +297,7 @@ def test_crops_are_taken_of_the_whole_picture(tmp_path: Path) -> None:
     wide.paste("white", (20, 0, 40, 20))
     file = io.BytesIO()
     wide.save(file, "PNG")
-    write_shards(tmp_path, "train", [file.getvalue()] * 20, [0] * 20, files=1, group=10)
+    write_shards(tmp_path, "train", [file.getvalue()] * 20, [*range(10)] * 2, files=1, group=10)
     source = load(tmp_path, **STREAMED).train.source
     assert (source.read(0, (0.0, 0.5, 1.0, 0.5))[:, :, 1:] == 255).all()
     assert (source.read(0, (0.0, 0.0, 1.0, 0.5))[:, :, :-1] == 0).all()

@@ -67,6 +67,7 @@ def check(
 ) -> None:
     """Look for corrupt, odd and repeated images and count the classes; exit code 3 on a fault."""
     from saccade.data.check import check_folder
+    from saccade.data.images import printable
 
     report = check_folder(folder, workers)
     if as_json:
@@ -74,7 +75,7 @@ def check(
     else:
         _show(report)
     if not report.ok:
-        raise DataError(f"{folder}: {_faults(report)} found")
+        raise DataError(f"{printable(folder)}: {_faults(report)} found")
 
 
 def _faults(report: FolderReport) -> str:
@@ -88,17 +89,21 @@ def _show(report: FolderReport) -> None:
     from rich.table import Column, Table
 
     from saccade.data.check import KINDS
+    from saccade.data.images import printable
+
+    def shown(name: str) -> str:
+        return escape(printable(name))
 
     console = Console()
     parts = list(report.class_counts)
     classes = Table(
         Column("class", overflow="fold"),
         *(f"{part} images" for part in parts),
-        title=escape(report.root),
+        title=shown(report.root),
     )
     for name in sorted({name for counts in report.class_counts.values() for name in counts}):
         counts = [report.class_counts[part].get(name) for part in parts]
-        classes.add_row(escape(name), *("-" if count is None else str(count) for count in counts))
+        classes.add_row(shown(name), *("-" if count is None else str(count) for count in counts))
     console.print(classes)
     if report.ok:
         console.print(f"{report.num_images} images, no faults")
@@ -113,7 +118,7 @@ def _show(report: FolderReport) -> None:
         where = str(Path(finding.path).relative_to(report.root))
         meaning = KINDS[finding.kind]
         what = meaning if finding.detail == meaning else f"{meaning} ({finding.detail})"
-        faults.add_row(finding.kind, escape(where), escape(what))
+        faults.add_row(finding.kind, shown(where), shown(what))
     console.print(faults)
     if (more := len(report.findings) - MOST_SHOWN) > 0:
         console.print(f"and {more} more: --json shows all")

@@ -34,6 +34,7 @@ def predict(
     classified, the exit code is 3.
     """
     folder = open_run(run)
+    from saccade.data.images import printable
     from saccade.train.inspection import Predictor
     from saccade.train.pictures import find_pictures, open_picture
 
@@ -52,5 +53,7 @@ def predict(
             classes = [{"class": label, "probability": p} for label, p in ranked]
             typer.echo(json.dumps({"image": name, "classes": classes}))
         else:
-            typer.echo(f"{name}  " + "  ".join(f"{label} {p:.3f}" for label, p in ranked))
+            typer.echo(
+                f"{printable(name)}  " + "  ".join(f"{label} {p:.3f}" for label, p in ranked)
+            )
     exit_if_any(faults)

@@ -18,10 +18,12 @@ from saccade.data.images import IMAGE_SUFFIXES, BadImageError, load_rgb, opened
 __all__ = ["KINDS", "Finding", "FolderReport", "check_folder"]
 
 KINDS = {
+    "unreadable_folder": "a folder that cannot be read: training stops",
     "zero_byte": "the file is empty",
     "unreadable": "the file cannot be decoded",
     "truncated": "the file is cut short",
     "too_large": "more pixels than are decoded (a decompression bomb?)",
+    "not_finite": "pixels that are NaN or infinite",
     "sixteen_bit": "more than 8 bits a channel: training rounds to 8",
     "cmyk": "CMYK: training converts to RGB, colours may shift",
     "animated": "several frames: training takes the first",
@@ -96,15 +98,20 @@ def check_folder(root: Path, workers: int = 4) -> FolderReport:
         workers: Threads.
 
     Raises:
-        DataError: There is no such folder.
+        DataError: There is no such folder, or it cannot be read, or one of a split cannot.
     """
     folders = split_folders(root)
     classes = {part: subfolders(folder) for part, folder in folders.items()}
+    closed: list[Finding] = []
+
+    def note(error: OSError) -> None:
+        closed.append(Finding("unreadable_folder", str(error.filename), error.strerror or ""))
+
     files = [
         (path, part, label)
         for part, folder in folders.items()
         for label in classes[part]
-        for path in scan(folder / label)
+        for path in scan(folder / label, note)
     ]
     with ThreadPoolExecutor(max(1, workers)) as pool:
         seen = list(pool.map(lambda file: _look(*file), files))
@@ -114,6 +121,7 @@ def check_folder(root: Path, workers: int = 4) -> FolderReport:
         part: {name: counted[part, name] for name in names} for part, names in classes.items()
     }
     findings = [
+        *closed,
         *_stray_findings(root, folders),
         *_class_findings(folders, counts),
         *(finding for file in seen for finding in file.findings),

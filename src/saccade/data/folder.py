@@ -10,9 +10,12 @@ Sub-folders that all look like splits but are none of these (`Train/`, `Test/`) 
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -22,6 +25,7 @@ from saccade.data.bad_images import bad_image_limit
 from saccade.data.images import (
     DEFAULT_IMAGE_SIZE,
     IMAGE_SUFFIXES,
+    printable,
     read_image,
 )
 from saccade.data.normalisation import measure_channels
@@ -83,7 +87,7 @@ def load_folder(config: DataConfig) -> Splits:
     Raises:
         ConfigError: `data.root` is not set.
         DataError: The folder is missing, has splits of other names, fewer than two classes, or a
-            class or a split without images.
+            class or a split without images, or a folder in it may not be read.
     """
     if config.root is None:
         raise ConfigError("data.root is not set: data.name='folder' wants the path of the folder")
@@ -96,6 +100,11 @@ def load_folder(config: DataConfig) -> Splits:
     if "test" not in parts:
         train, parts["test"] = divide(train, TEST_FRACTION, TEST_SEED)
     train, test = limit_and_fold(train, parts["test"], config)
+    if not len(test):
+        raise DataError(
+            f"{printable(config.root)}: with {len(train)} images in {len(names)} classes none is "
+            "left to test on; take more images, or add a test folder"
+        )
     if "val" in parts:
         val = parts["val"]
     else:
@@ -107,11 +116,9 @@ def split_folders(root: Path) -> dict[str, Path]:
     """Which folder holds which split; the root itself is `train` where there are none.
 
     Raises:
-        DataError: There is no such folder, or all of its sub-folders look like splits and do not
-            make a layout that is accepted.
+        DataError: There is no such folder, it may not be read, or all of its sub-folders look like
+            splits and do not make a layout that is accepted.
     """
-    if not root.is_dir():
-        raise DataError(f"{str(root)!r}: {'not a' if root.exists() else 'no such'} folder")
     present = subfolders(root)
     found = {}
     for part, accepted in _SPLIT_NAMES.items():
@@ -132,42 +139,67 @@ def class_names(folder: Path) -> tuple[str, ...]:
     names = tuple(subfolders(folder))
     if len(names) < 2:
         what = f"only the class {names[0]!r}" if names else "no sub-folder"
-        raise DataError(f"{folder}: {what}; wants at least two classes, one sub-folder each")
+        raise DataError(
+            f"{printable(folder)}: {what}; wants at least two classes, one sub-folder each"
+        )
     return names
 
 
 def subfolders(folder: Path) -> list[str]:
     """The names of the folders in a folder, sorted, hidden ones left out."""
-    return sorted(e.name for e in folder.iterdir() if e.is_dir() and e.name[0] != ".")
+    try:
+        return sorted(e.name for e in folder.iterdir() if e.is_dir() and e.name[0] != ".")
+    except OSError as error:
+        _refuse(error)
 
 
-def scan(folder: Path) -> list[Path]:
-    """All files below a folder, sorted, hidden ones left out."""
-    found = []
-    for where, folders, files in os.walk(folder):
+def _refuse(error: OSError) -> NoReturn:
+    reasons = {errno.ENOENT: "no such folder", errno.ENOTDIR: "not a folder"}
+    reason = reasons.get(error.errno or 0, f"the folder cannot be read: {error.strerror}")
+    raise DataError(f"{str(error.filename)!r}: {reason}") from None
+
+
+def scan(folder: Path, on_error: Callable[[OSError], object] = _refuse) -> list[Path]:
+    """All files below a folder, sorted, hidden ones left out.
+
+    Links to folders are followed; a folder that several names lead to is entered once.
+
+    Args:
+        folder: Where to begin.
+        on_error: Called for every folder that cannot be read; raises a `DataError` by default.
+    """
+    found: list[Path] = []
+    entered: set[Path] = set()
+    for where, folders, files in os.walk(folder, onerror=on_error, followlinks=True):
+        real = Path(where).resolve()
+        if real in entered:
+            folders.clear()
+            continue
+        entered.add(real)
         folders[:] = sorted(name for name in folders if name[0] != ".")
         found += [Path(where, name) for name in files if name[0] != "."]
     return sorted(found)
 
 
 def _read_split(folder: Path, names: tuple[str, ...], config: DataConfig) -> Split:
-    unknown = set(subfolders(folder)) - set(names)
+    present = set(subfolders(folder))
+    unknown = present - set(names)
     if unknown:
-        raise DataError(f"{folder}: class {min(unknown)!r} has no training images")
+        raise DataError(f"{printable(folder)}: class {min(unknown)!r} has no training images")
     paths: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(names):
-        if not (folder / name).is_dir():
+        if name not in present:
             continue
         images = [p for p in scan(folder / name) if p.suffix.lower() in IMAGE_SUFFIXES]
         if not images:
-            raise DataError(f"class {name!r} is empty: no image in {folder / name}")
+            raise DataError(f"class {name!r} is empty: no image in {printable(folder / name)}")
         paths += map(str, images)
         labels += [label] * len(images)
     if not paths:
         raise DataError(
-            f"{folder}: no class in it; wants sub-folders such as {names[0]!r} with images, or "
-            "take the folder away"
+            f"{printable(folder)}: no class in it; wants sub-folders such as {names[0]!r} with "
+            "images, or take the folder away"
         )
     size = config.image_size or DEFAULT_IMAGE_SIZE
     source = FolderSource(tuple(paths), size, bad_image_limit(config))

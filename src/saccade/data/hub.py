@@ -7,6 +7,7 @@ since these tell the labels without the images (`shards`); that is what the hub 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ HUB_PREFIX = "hf:"
 _SHUFFLE_BUFFER = 10_000
 _TEST_NAMES = ("test", "validation", "valid")
 
+_log = logging.getLogger(__name__)
+
 
 def load_hub(config: DataConfig) -> tuple[Split, Split, tuple[str, ...]]:
     """Training and test split and the names of the classes.
@@ -36,7 +39,8 @@ def load_hub(config: DataConfig) -> tuple[Split, Split, tuple[str, ...]]:
     fifth of `train`.
 
     Raises:
-        DataError: The package is missing, the set cannot be had, or has no images with labels.
+        DataError: The package is missing, the set cannot be had, has no images with labels, fewer
+            than two classes, a class without images, or labels of no class.
     """
     builder, parts = _open(config)
     if "train" not in parts:
@@ -49,12 +53,12 @@ def load_hub(config: DataConfig) -> tuple[Split, Split, tuple[str, ...]]:
             for part in ("train", *_TEST_NAMES)
             if part in parts
         }
-        return *keep_if_small(*_train_and_test(loaded, config), config), names
+        return *keep_if_small(*_train_and_test(loaded, names, config), config), names
     loaded = {"train": _collect(parts["train"], image, label, config.num_train, config)}
     for part in _TEST_NAMES:
         if part in parts:
             loaded[part] = _collect(parts[part], image, label, config.num_test, config)
-    return *_train_and_test(loaded, config), names
+    return *_train_and_test(loaded, names, config), names
 
 
 def _open(config: DataConfig) -> tuple[Any, Any]:
@@ -93,14 +97,47 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _train_and_test(loaded: dict[str, Split], config: DataConfig) -> tuple[Split, Split]:
+def _train_and_test(
+    loaded: dict[str, Split], names: tuple[str, ...], config: DataConfig
+) -> tuple[Split, Split]:
     shown = {part: split for part, split in loaded.items() if _shows_labels(split)}
     if "train" not in shown:
         raise DataError(f"{config.name}: its training split has no images, or hides their labels")
+    train = shown["train"]
+    _check_classes(train, names, config)
     for part in _TEST_NAMES:
         if part in shown:
-            return shown["train"], shown[part]
-    return divide(shown["train"], TEST_FRACTION, TEST_SEED)
+            _check_labels(shown[part], names, config)
+            return train, shown[part]
+    kept, test = divide(train, TEST_FRACTION, TEST_SEED)
+    if not len(test):
+        raise DataError(
+            f"{config.name}: with {len(train)} images in {len(names)} classes none is left to "
+            "test on; take more images, or a set with a 'test' split"
+        )
+    return kept, test
+
+
+def _check_classes(train: Split, names: tuple[str, ...], config: DataConfig) -> None:
+    """Refuse a training set of fewer than two classes, or with an empty one."""
+    if len(names) < 2:
+        what = f"only the class {names[0]!r}" if names else "no class"
+        raise DataError(f"{config.name}: {what}; wants at least two classes")
+    _check_labels(train, names, config)
+    if config.num_train is not None and train.stream is None:
+        return  # a part of the set, which may have no image of a class
+    empty = set(range(len(names))) - set(torch.unique(train.labels).tolist())
+    if empty:
+        raise DataError(f"{config.name}: class {names[min(empty)]!r} has no training images")
+
+
+def _check_labels(split: Split, names: tuple[str, ...], config: DataConfig) -> None:
+    highest = int(split.labels.max())
+    if highest >= len(names):
+        raise DataError(
+            f"{config.name}: an image has the label {highest}; accepted: 0 to {len(names) - 1}, "
+            f"for {len(names)} classes"
+        )
 
 
 def _shows_labels(split: Split) -> bool:
@@ -147,6 +184,7 @@ def _collect(part: Any, image: str, label: str, limit: int | None, config: DataC
         except BadImageError as error:
             faults.append(str(error))
             refuse_bad(faults, bad_image_limit(config))
+            _log.warning("passed over %s", faults[-1])
         if len(images) * 3 * size * size > config.resident_gib * 2**30:
             raise DataError(
                 f"{config.name}: more than data.resident_gib={config.resident_gib:g} at image_size="

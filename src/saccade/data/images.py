@@ -8,6 +8,7 @@ first frame counts.
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ __all__ = [
     "decode_image",
     "load_rgb",
     "opened",
+    "printable",
     "read_image",
     "square",
     "to_rgb",
@@ -43,16 +45,25 @@ IMAGE_SUFFIXES = frozenset(
 DEFAULT_IMAGE_SIZE = 224
 MAX_PIXELS = 89_478_485  # Pillow's own limit, as an error instead of a warning
 _WIDE_MODES = frozenset(("I", "I;16", "I;16B", "I;16L", "I;16N", "F"))
+_STRIP_PIXELS = 2**18  # of a wide image that are brought to 8 bits at a time
 
-Fault = Literal["zero_byte", "unreadable", "truncated", "too_large"]
+# Pillow warns of what is an error here, and of EXIF data that no pixel depends on.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+
+Fault = Literal["zero_byte", "unreadable", "truncated", "too_large", "not_finite"]
 
 
 class BadImageError(DataError):
     """An image that cannot be read; `fault` says in a word why."""
 
     def __init__(self, name: Path | str, fault: Fault, detail: str) -> None:
-        super().__init__(f"bad image {name}: {detail}")
+        super().__init__(f"bad image {printable(name)}: {detail}")
         self.fault, self.detail = fault, detail
+
+
+def printable(name: Path | str) -> str:
+    """A name in which characters that would break a line or steer a terminal are escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(name))
 
 
 def read_image(path: Path, size: int, box: Box | None = None) -> Tensor:
@@ -64,7 +75,8 @@ def read_image(path: Path, size: int, box: Box | None = None) -> Tensor:
         box: The crop to take, as fractions; None takes the largest square in the middle.
 
     Raises:
-        BadImageError: The file is empty, no image, cut short or too large.
+        BadImageError: The file is empty, no image, cut short or too large, or has pixels that are
+            no finite numbers.
     """
     with opened(path) as image:
         return _pixels(image, path, size, box)
@@ -124,7 +136,9 @@ def _checked(file: Path | io.BytesIO, name: Path | str, num_bytes: int) -> Itera
         known = ", ".join(FORMATS)
         raise BadImageError(name, "unreadable", f"no image in a known format: {known}") from None
     except (OSError, SyntaxError, ValueError) as error:
-        raise BadImageError(name, "unreadable", _reason(error)) from None
+        if "decoder object" in str(error) and _is_cut_webp(file, num_bytes):
+            raise BadImageError(name, "truncated", "the file is cut short") from None
+        raise BadImageError(name, _fault(error), _reason(error)) from None
     with image:
         pixels = image.width * image.height
         if pixels > MAX_PIXELS:
@@ -137,12 +151,14 @@ def load_rgb(image: Image.Image, name: Path | str) -> Image.Image:
     """Decode an opened image: upright by its EXIF orientation, RGB, first frame."""
     try:
         image.load()
-        return to_rgb(ImageOps.exif_transpose(image))
+        ImageOps.exif_transpose(image, in_place=True)
+        return to_rgb(image)
     except Image.DecompressionBombError:
         raise BadImageError(name, "too_large", f"more than {MAX_PIXELS} pixels") from None
+    except FloatingPointError as error:
+        raise BadImageError(name, "not_finite", str(error)) from None
     except Exception as error:  # decoders raise many kinds, struct and zlib errors among them
-        fault: Fault = "truncated" if "truncated" in str(error).lower() else "unreadable"
-        raise BadImageError(name, fault, _reason(error)) from None
+        raise BadImageError(name, _fault(error), _reason(error)) from None
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -158,13 +174,40 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 def _narrow(image: Image.Image) -> Image.Image:
     """Grey values of 16 or more bits to 8; floats are taken as 0..1 where they fit in it."""
-    values = np.asarray(image).astype(np.float64)
-    if image.mode == "F":
-        scale = 255.0 if values.size and values.max() <= 1 else 1.0
-        levels = values * scale
-    else:
-        levels = values / 257
-    return Image.fromarray(np.clip(np.nan_to_num(levels), 0, 255).round().astype(np.uint8))
+    narrow = Image.new("L", image.size)
+    scale = _scale(image) if image.mode == "F" else 1 / 257
+    for top, values in _strips(image):
+        levels = np.clip(values.astype(np.float64) * scale, 0, 255).round().astype(np.uint8)
+        narrow.paste(Image.fromarray(levels), (0, top))
+    return narrow
+
+
+def _scale(image: Image.Image) -> float:
+    """What brings floats to 0..255."""
+    highest = 0.0
+    for _, values in _strips(image):
+        if not np.isfinite(values).all():
+            raise FloatingPointError("pixels that are NaN or infinite")
+        highest = max(highest, float(values.max()))
+    return 255.0 if highest <= 1 else 1.0
+
+
+def _strips(image: Image.Image) -> Iterator[tuple[int, np.ndarray]]:
+    """The rows of an image, some at a time, and where they begin."""
+    width, height = image.size
+    rows = max(1, _STRIP_PIXELS // width)
+    for top in range(0, height, rows):
+        yield top, np.asarray(image.crop((0, top, width, min(top + rows, height))))
+
+
+def _is_cut_webp(file: Path | io.BytesIO, num_bytes: int) -> bool:
+    """Whether a WebP has fewer bytes than its header says."""
+    content = file.getvalue() if isinstance(file, io.BytesIO) else file.read_bytes()
+    return num_bytes < 8 + int.from_bytes(content[4:8], "little")
+
+
+def _fault(error: Exception) -> Fault:
+    return "truncated" if "truncated" in str(error).lower() else "unreadable"
 
 
 def _reason(error: Exception) -> str:

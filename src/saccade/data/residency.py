@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,8 @@ from saccade.data.splits import Split, limited, select, stratified_subset
 from saccade.errors import ConfigError
 
 __all__ = ["keep_if_small"]
+
+_log = logging.getLogger(__name__)
 
 
 def keep_if_small(train: Split, test: Split, config: DataConfig) -> tuple[Split, Split]:
@@ -81,8 +84,10 @@ def _read(split: Split, config: DataConfig) -> Split:
     faults: list[str] = []
     with ThreadPoolExecutor(max(1, config.workers)) as pool:
         for found in pool.map(fill, block_places(split.stream.blocks)):
-            faults += found
-            refuse_bad(faults, bad_image_limit(config))
+            for fault in found:
+                faults.append(fault)
+                refuse_bad(faults, bad_image_limit(config))
+                _log.warning("passed over %s", fault)
     if not faults:
         return Split(split.labels, images)
     return Split(split.labels[is_good], images[is_good])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from saccade.data import DatasetInfo
+from saccade.data.folder import scan
 from saccade.data.images import IMAGE_SUFFIXES, BadImageError, read_image
 from saccade.errors import ConfigError, DataError
 
@@ -23,19 +25,33 @@ def find_pictures(names: Iterable[str]) -> list[str]:
     """The files that the names stand for: folders are searched, `-` is kept, URLs are refused."""
     found: list[str] = []
     for name in names:
-        path = Path(name)
+        if not name:
+            raise ConfigError("IMAGE '': wants a file, a folder, or - for stdin")
         if "://" in name:
             raise ConfigError(f"IMAGE {name!r}: URLs are not fetched; download the file first")
-        if name == "-" or path.is_file():
+        if name == "-":
             found.append(name)
-        elif path.is_dir():
-            inside = sorted(f for f in path.rglob("*") if f.suffix.lower() in IMAGE_SUFFIXES)
-            if not inside:
-                raise DataError(f"IMAGE {name!r}: the folder has no images")
-            found += map(str, inside)
+            continue
+        try:
+            mode = Path(name).stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            raise DataError(f"IMAGE {name!r}: no such file or folder") from None
+        except OSError as error:
+            raise DataError(f"IMAGE {name!r}: {error.strerror}") from None
+        if stat.S_ISDIR(mode):
+            found += _pictures_in(Path(name))
+        elif stat.S_ISREG(mode):
+            found.append(name)
         else:
-            raise DataError(f"IMAGE {name!r}: no such file or folder")
+            raise DataError(f"IMAGE {name!r}: neither a regular file nor a folder")
     return found
+
+
+def _pictures_in(folder: Path) -> list[str]:
+    inside = [str(file) for file in scan(folder) if file.suffix.lower() in IMAGE_SUFFIXES]
+    if not inside:
+        raise DataError(f"IMAGE {str(folder)!r}: the folder has no images")
+    return inside
 
 
 def open_picture(name: str, info: DatasetInfo) -> Tensor:
