@@ -456,6 +456,16 @@ def test_doctor_says_that_the_cache_is_no_folder(
     assert json.loads(saccade("doctor", "--json")[1])["cached"] == "nothing yet"
 
 
+def test_doctor_lists_data_sets_alone(
+    saccade: Saccade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("mnist.safetensors", ".mnist.safetensors.0a", ".mnist.safetensors.lock"):
+        (tmp_path / name).touch()
+    (tmp_path / "downloads").mkdir()
+    monkeypatch.setenv("SACCADE_DATA", str(tmp_path))
+    assert json.loads(saccade("doctor", "--json")[1])["cached"] == "mnist.safetensors"
+
+
 def test_a_closed_stderr_stops_nothing_and_gets_no_file(recipe: Path, tmp_path: Path) -> None:
     """What is printed there goes nowhere: not to stdout, nor into a file with the free number."""
     words = f"train {recipe} --out {tmp_path / 'run'} --json"

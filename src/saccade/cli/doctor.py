@@ -91,9 +91,13 @@ def _data() -> dict[str, Any]:
 def _cached(root: Path) -> str:
     """The data sets in the cache, or why it cannot be used."""
     try:
-        names = sorted(path.name for path in root.iterdir())
+        names = sorted(path.name for path in root.iterdir() if _is_set(path))
     except FileNotFoundError:
         names = []
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     return ", ".join(names) or "nothing yet"
+
+
+def _is_set(path: Path) -> bool:
+    return path.suffix == ".safetensors" and not path.name.startswith(".")

@@ -1,7 +1,8 @@
 """The user's cache: a decoded data set is one memory-mapped safetensors file.
 
 `$SACCADE_DATA`, else `$XDG_CACHE_HOME/saccade`, else `~/.cache/saccade`. A file is written under a
-temporary name, synced and renamed, so that a file that has its name is whole.
+temporary name, synced and renamed, so that a file that has its name is whole. Who writes a data set
+holds its lock, `.NAME.safetensors.lock`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -21,7 +23,16 @@ from torch import Tensor
 
 from saccade.errors import DataError, writing_error
 
-__all__ = ["Arrays", "cache_dir", "cache_path", "read_cache", "write_atomically", "write_cache"]
+__all__ = [
+    "Arrays",
+    "cache_dir",
+    "cache_path",
+    "locked",
+    "read_cache",
+    "remove_leftovers",
+    "write_atomically",
+    "write_cache",
+]
 
 _PARTS = ("train_images", "train_labels", "test_images", "test_labels")
 
@@ -119,6 +130,41 @@ def write_atomically(path: Path, content: bytes) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Keep other processes from writing a file for the length of a block.
+
+    Args:
+        path: The file; its folder is made where it is missing.
+        on_wait: Called where another process holds the lock, before waiting for it.
+
+    Raises:
+        FullDiskError: The disk is full.
+        DataError: The lock cannot be written for another reason.
+    """
+    import fcntl
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.with_name(f".{path.name}.lock").open("a")
+    except OSError as error:
+        raise writing_error(f"cannot write {path}", error, DataError) from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def remove_leftovers(path: Path) -> None:
+    """Delete what killed processes left of a file; its lock has to be held."""
+    for temporary in path.parent.glob(f".{path.name}.{'[0-9a-f]' * 32}"):
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

