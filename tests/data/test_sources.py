@@ -307,6 +307,18 @@ def test_a_changed_cache_is_noticed_by_fetch(
     path.write_bytes(bytes(content))
     with pytest.raises(DataError, match="is damaged"):
         fetch(source, offline=True)
+    with pytest.raises(DataError, match="is damaged"):
+        load_splits(DataConfig(name="cifar10"))
+
+
+def test_a_cache_that_cannot_be_looked_into_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SACCADE_DATA", str(tmp_path / ("x" * 300)))
+    with pytest.raises(DataError, match=r"^cannot read .*cifar10\.safetensors: File name"):
+        fetch(CIFAR10, offline=True)
+    with pytest.raises(DataError, match=r"^cannot read .*cifar10\.safetensors: File name"):
+        load_splits(DataConfig(name="cifar10"))
 
 
 def test_a_local_copy_serves_training_directly(tmp_path: Path, fake: Arrays) -> None:

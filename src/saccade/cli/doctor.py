@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from saccade.errors import DataError
 from saccade.version import __version__
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -79,13 +80,23 @@ def _extras() -> dict[str, Any]:
 def _data() -> dict[str, Any]:
     from saccade.data.cache import cache_dir
 
-    root = cache_dir()
-    existing = next(folder for folder in [root, *root.parents] if folder.exists())
+    try:
+        root = cache_dir()
+    except DataError as error:
+        return {"data cache": str(error)}
+    existing = next(folder for folder in [root, *root.parents] if _is_there(folder))
     return {
         "data cache": str(root),
         "cached": _cached(root),
         "disk free GiB": round(shutil.disk_usage(existing).free / 2**30, 1),
     }
+
+
+def _is_there(folder: Path) -> bool:
+    try:
+        return folder.exists()
+    except OSError:  # it lies in a folder that may not be read
+        return False
 
 
 def _cached(root: Path) -> str:

@@ -27,6 +27,7 @@ __all__ = [
     "Arrays",
     "cache_dir",
     "cache_path",
+    "is_cached",
     "locked",
     "read_cache",
     "remove_leftovers",
@@ -64,16 +65,39 @@ class Arrays:
 
 
 def cache_dir() -> Path:
-    """The folder of the cache, which need not exist yet."""
-    if own := os.environ.get("SACCADE_DATA"):
-        return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache").expanduser() / "saccade"
+    """The folder of the cache, which need not exist yet.
+
+    Raises:
+        DataError: It is in a home that the system does not know.
+    """
+    own = os.environ.get("SACCADE_DATA")
+    folder = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "saccade"
+    try:
+        return folder.expanduser()
+    except RuntimeError:
+        raise DataError(
+            f"the data cache {folder} is in no home that is known: set SACCADE_DATA to a folder"
+        ) from None
 
 
 def cache_path(name: str) -> Path:
     """Where the data set `name` is kept."""
     return cache_dir() / f"{name}.safetensors"
+
+
+def is_cached(path: Path) -> bool:
+    """Whether there is a file at a path of the cache.
+
+    Raises:
+        DataError: The folder cannot be looked into.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    return True
 
 
 def write_cache(path: Path, arrays: Arrays, source: str) -> None:
@@ -94,19 +118,27 @@ def write_cache(path: Path, arrays: Arrays, source: str) -> None:
 
 
 def read_cache(path: Path) -> tuple[Arrays, dict[str, str]]:
-    """Map a stored data set into memory; also its metadata (`sha256`, `source`)."""
+    """Map a stored data set into memory; also its metadata (`sha256`, `source`).
+
+    Raises:
+        DataError: It cannot be read, or its content is not what was stored.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata()
             tensors = {part: file.get_tensor(part) for part in _PARTS}
             names = tuple(json.loads(metadata["class_names"]))
+            stored, _ = metadata["sha256"], metadata["source"]
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"{path} is not a whole data set ({error}): delete it, fetch again"
         ) from None
     if tensors["train_images"].dtype != torch.uint8:
         raise DataError(f"{path}: images of {tensors['train_images'].dtype}, wants uint8")
-    return Arrays(**tensors, class_names=names), metadata
+    arrays = Arrays(**tensors, class_names=names)
+    if arrays.sha256() != stored:
+        raise DataError(f"{path} is damaged: delete it, or fetch with --force")
+    return arrays, metadata
 
 
 def write_atomically(path: Path, content: bytes) -> None:
