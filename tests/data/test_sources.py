@@ -6,11 +6,13 @@ import gzip
 import hashlib
 import io
 import json
+import lzma
 import pickle
 import struct
 import sys
 import tarfile
 import zlib
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +30,7 @@ from saccade.data.sources import SOURCES, Source
 from saccade.errors import DataError
 
 ROWS = 4
-CIFAR10 = SOURCES["cifar10"]
+CIFAR10, CIFAR100 = SOURCES["cifar10"], SOURCES["cifar100"]
 MNIST = replace(SOURCES["mnist"], sha256=None)
 
 
@@ -192,6 +194,17 @@ def test_an_archive_damaged_in_the_middle_is_named(
         read_local(source, path)
 
 
+def test_a_damaged_xz_file_by_the_name_of_a_gzip_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.gz"
+    noise = np.random.default_rng(0).bytes(200_000)
+    plain = in_tar(path, dict.fromkeys(CIFAR10_PICKLES, noise), "x").read_bytes()
+    content = bytearray(lzma.compress(gzip.decompress(plain)))
+    content[100_000:100_100] = b"\xff" * 100
+    path.write_bytes(bytes(content))
+    with pytest.raises(DataError, match=r"x\.tar\.gz: damaged, or not a tar archive$"):
+        read_local(CIFAR10, path)
+
+
 def test_a_folder_without_the_set_says_what_it_looked_for(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="python pickles or parquet files or npm package"):
         read_local(CIFAR10, tmp_path)
@@ -199,29 +212,77 @@ def test_a_folder_without_the_set_says_what_it_looked_for(tmp_path: Path) -> Non
         read_local(CIFAR10, tmp_path / "missing")
 
 
+def write_parquet(path: Path, images: Iterable[torch.Tensor], labels: list[object]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    cells = []
+    for image in images:
+        buffer = io.BytesIO()
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(buffer, "PNG")
+        cells.append({"bytes": buffer.getvalue(), "path": None})
+    kind = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
+    table = pyarrow.table({"img": pyarrow.array(cells, kind), "label": labels})
+    pyarrow.parquet.write_table(table, path)
+
+
 def test_parquet_gives_the_same_arrays_or_names_the_package(
     tmp_path: Path, fake: Arrays, source: Source
 ) -> None:
-    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    parquet = pytest.importorskip("pyarrow.parquet")
-
-    def table(images: torch.Tensor, labels: torch.Tensor) -> object:
-        cells = []
-        for image in images:
-            buffer = io.BytesIO()
-            Image.fromarray(image.permute(1, 2, 0).numpy()).save(buffer, "PNG")
-            cells.append({"bytes": buffer.getvalue(), "path": None})
-        return arrow.table({"img": cells, "label": labels.tolist()})
-
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     half = len(fake.train_labels) // 2
     parts = {
         "train-00000-of-00002": (fake.train_images[:half], fake.train_labels[:half]),
         "train-00001-of-00002": (fake.train_images[half:], fake.train_labels[half:]),
         "test-00000-of-00001": (fake.test_images, fake.test_labels),
     }
-    for name, part in parts.items():
-        parquet.write_table(table(*part), tmp_path / f"{name}.parquet")
+    for name, (images, labels) in parts.items():
+        write_parquet(tmp_path / f"{name}.parquet", images, labels.tolist())
     assert read_local(source, tmp_path).sha256() == fake.sha256()
+
+
+BLACK, WIDE = torch.zeros(3, 2, 2, dtype=torch.uint8), torch.zeros(3, 2, 3, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "told"),
+    [
+        ([BLACK, WIDE], [0, 1], "images of 2 sizes, wants images of one size"),
+        ([], [], "no images, wants images of one size"),
+        ([BLACK, BLACK], [0, None], "wants a list of whole numbers as labels"),
+        ([BLACK], ["cat"], "wants a list of whole numbers as labels"),
+    ],
+)
+def test_a_broken_parquet_file_is_named(
+    tmp_path: Path, images: list[torch.Tensor], labels: list[object], told: str
+) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    for part in ("train", "test"):
+        write_parquet(tmp_path / f"{part}.parquet", images, labels)
+    with pytest.raises(DataError, match=rf"^train\*\.parquet: {told}$"):
+        read_local(CIFAR10, tmp_path)
+
+
+@pytest.mark.parametrize("labels", [5, "0000", ["a"] * ROWS, [[0, 1]] * ROWS, [1.5] * ROWS, None])
+def test_labels_that_are_no_list_of_whole_numbers_are_named(
+    tmp_path: Path, fake: Arrays, labels: object
+) -> None:
+    batch = {"data": fake.test_images.reshape(ROWS, -1).numpy(), "labels": labels}
+    files = as_pickles(fake) | {"test_batch": pickle.dumps(batch, 2)}
+    with pytest.raises(DataError, match=r"^test_batch: wants a list of whole numbers as labels$"):
+        read_local(CIFAR10, in_folder(tmp_path / "x", files))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"5", b"[1e400]", b"[1" + b"0" * 30 + b"]", b"{}", b"[" * 9999, b"\xff", b"1" * 9999],
+)
+def test_broken_labels_of_the_npm_package_are_named(
+    tmp_path: Path, fake: Arrays, content: bytes
+) -> None:
+    files = as_pngs(fake) | {"test_lables.json": content}
+    with pytest.raises(DataError, match=r"^test_lables\.json: "):
+        read_local(CIFAR10, in_folder(tmp_path / "x", files))
 
 
 @pytest.mark.skipif("pyarrow" in sys.modules, reason="pyarrow is imported already")
@@ -321,11 +382,40 @@ def test_a_cache_that_cannot_be_looked_into_is_one_line(
         load_splits(DataConfig(name="cifar10"))
 
 
-def test_a_local_copy_serves_training_directly(tmp_path: Path, fake: Arrays) -> None:
-    rows = fake.train_images.reshape(5 * ROWS, -1).numpy()
-    batch = {"data": rows, "fine_labels": fake.train_labels.tolist(), "coarse_labels": []}
-    content = pickle.dumps(batch, 2)
-    root = in_folder(tmp_path / "cifar-100-python", {"train": content, "test": content})
+def as_cifar100(arrays: Arrays) -> dict[str, bytes]:
+    rows = arrays.train_images.reshape(len(arrays.train_images), -1).numpy()
+    batch = {"data": rows, "fine_labels": arrays.train_labels.tolist(), "coarse_labels": []}
+    return dict.fromkeys(("train", "test"), pickle.dumps(batch, 2))
+
+
+def test_cifar100_s_pickles_are_known_by_their_checksums(tmp_path: Path, fake: Arrays) -> None:
+    files = as_cifar100(fake)
+    told = "is not the true cifar100: train has md5 .*, wants 16019d7e"
+    for path in (
+        in_folder(tmp_path / "cifar-100-python", files),
+        in_tar(tmp_path / "cifar-100-python.tar.gz", files, "cifar-100-python"),
+    ):
+        with pytest.raises(DataError, match=told):
+            read_local(CIFAR100, path)
+
+
+def test_cifar100_s_other_layouts_are_known_by_their_shapes(tmp_path: Path, fake: Arrays) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    for part in ("train", "test"):
+        write_parquet(tmp_path / f"{part}.parquet", fake.test_images, fake.test_labels.tolist())
+    with pytest.raises(
+        DataError, match=r"not the true cifar100: images of shapes \(\(4, 3, 32, 32"
+    ):
+        read_local(CIFAR100, tmp_path)
+
+
+def test_a_local_copy_serves_training_directly(
+    tmp_path: Path, fake: Arrays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pickles = replace(CIFAR100.layouts[0], md5={})
+    small = replace(CIFAR100, layouts=(pickles,), shapes=None)
+    monkeypatch.setitem(SOURCES._entries, "cifar100", small)
+    root = in_folder(tmp_path / "cifar-100-python", as_cifar100(fake))
     splits = load_splits(DataConfig(name="cifar100", root=root, val_fraction=0.0))
     assert (len(splits.train), len(splits.test)) == (5 * ROWS, 5 * ROWS)
     assert splits.info.num_classes == 100

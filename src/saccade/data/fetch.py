@@ -170,7 +170,12 @@ def read_local(source: Source, path: Path) -> Arrays:
 def decode_files(
     source: Source, layout: Layout, files: Mapping[str, bytes], *, where: str
 ) -> Arrays:
-    """Decode files in a known layout and compare them with the checksum of the data set."""
+    """Decode files in a known layout and compare them with what is known of the data set."""
+    for name, md5 in layout.md5.items():
+        if (got := hashlib.md5(files[name], usedforsecurity=False).hexdigest()) != md5:
+            raise DataError(
+                f"{where} is not the true {source.name}: {name} has md5 {got}, wants {md5}"
+            )
     (train, train_labels), (test, test_labels) = layout.decode(files)
     for images, labels in ((train, train_labels), (test, test_labels)):
         if len(images) != len(labels):
@@ -179,6 +184,12 @@ def decode_files(
             source.class_names
         ):
             raise DataError(f"{where}: a label is not one of the {len(source.class_names)} classes")
+    shapes = tuple(train.shape), tuple(test.shape)
+    if source.shapes not in {None, shapes}:
+        raise DataError(
+            f"{where} is not the true {source.name}: images of shapes {shapes}, "
+            f"wants {source.shapes}"
+        )
     train, train_labels = _in_order(train, train_labels, source.block_sha256)
     arrays = Arrays(train, train_labels, test, test_labels, source.class_names)
     if source.sha256 is not None and (got := arrays.sha256()) != source.sha256:

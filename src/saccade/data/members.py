@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -48,7 +49,7 @@ def read_members(path: Path, patterns: Sequence[str]) -> dict[str, bytes]:
         if is_tar(path):
             return dict(_read_tar(path, patterns))
         return {path.name: _read(path)} if _matches(path.name, patterns) else {}
-    except (tarfile.TarError, zlib.error):
+    except (tarfile.TarError, zlib.error, lzma.LZMAError):
         raise DataError(f"cannot read {path}: damaged, or not a tar archive") from None
     except (OSError, EOFError) as error:
         raise DataError(f"cannot read {path}: {error}") from None

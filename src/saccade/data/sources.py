@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -33,11 +33,13 @@ class Layout:
         name: For messages.
         patterns: Shell patterns of the file names; each must match at least one file.
         decode: File names and contents to (images, labels) of the training and the test set.
+        md5: Checksums of files, for a data set whose arrays have no known one.
     """
 
     name: str
     patterns: tuple[str, ...]
     decode: Callable[[Mapping[str, bytes]], tuple[Labelled, Labelled]]
+    md5: Mapping[str, str] = field(default_factory=dict)
 
     def pick(self, files: Mapping[str, bytes]) -> dict[str, bytes] | None:
         """The files of this layout, or None where one is missing."""
@@ -67,6 +69,7 @@ class Source:
         sha256: Checksum of the decoded arrays, None where it has not been established.
         block_sha256: Checksums of equal consecutive parts of the training images, for sources
             that hold these parts in another order.
+        shapes: Of the training and the test images, where there is no `sha256`.
         archives: All of them together make the data set.
         npm: An npm package that holds the data set too.
         folders: Where a system package puts it.
@@ -78,6 +81,7 @@ class Source:
     archives: tuple[Archive, ...]
     sha256: str | None = None
     block_sha256: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     npm: str | None = None
     folders: tuple[Path, ...] = ()
 
@@ -132,12 +136,21 @@ _CIFAR100 = Source(
     name="cifar100",
     class_names=CIFAR100_CLASSES,
     layouts=(
-        Layout("python pickles", ("train", "test"), lambda f: decode_pickles(f, "test")),
+        Layout(
+            "python pickles",
+            ("train", "test"),
+            lambda f: decode_pickles(f, "test"),
+            {
+                "train": "16019d7e3df5f24257cddd939b257f8d",
+                "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+            },
+        ),
         _PARQUET,
     ),
     archives=(
         _archive("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", (_TORONTO,)),
     ),
+    shapes=((50_000, 3, 32, 32), (10_000, 3, 32, 32)),
 )
 
 _MNIST_DIGITS = Source(
