@@ -7,8 +7,11 @@ import hashlib
 import io
 import json
 import lzma
+import os
 import pickle
+import shutil
 import struct
+import subprocess
 import sys
 import tarfile
 import zlib
@@ -26,6 +29,7 @@ from saccade.data import load_splits
 from saccade.data.cache import Arrays, cache_path, read_cache
 from saccade.data.cifar import CIFAR10_PICKLES, unpickle
 from saccade.data.fetch import fetch, read_local
+from saccade.data.members import places
 from saccade.data.sources import SOURCES, Source
 from saccade.errors import DataError
 
@@ -125,6 +129,43 @@ def test_a_folder_that_holds_the_archive_will_do(
 ) -> None:
     in_tar(tmp_path / "cifar-10-python.tar.gz", as_pickles(fake), "cifar-10-batches-py")
     assert read_local(source, tmp_path).sha256() == fake.sha256()
+
+
+def test_links_are_followed_and_lead_nowhere_twice(
+    tmp_path: Path, fake: Arrays, source: Source
+) -> None:
+    elsewhere = in_folder(tmp_path / "elsewhere", as_pickles(fake))
+    folder = in_folder(tmp_path / "x", {})
+    (folder / "loop").symlink_to(folder)
+    (folder / "nowhere.tar").symlink_to(tmp_path / "absent")
+    assert list(places(folder)) == [folder]
+    (folder / "cifar-10-batches-py").symlink_to(elsewhere)
+    assert list(places(folder)) == [folder, folder / "cifar-10-batches-py"]
+    assert read_local(source, folder).sha256() == fake.sha256()
+
+
+LOCKED = """
+import sys
+from pathlib import Path
+from saccade.data.members import places
+print(*(place.name for place in places(Path(sys.argv[1]))))
+"""
+
+
+def test_a_folder_that_may_not_be_read_is_passed_over(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LOCKED, str(tmp_path)]
+    if os.geteuid() == 0:  # whom no lock stops
+        if shutil.which("setpriv") is None:
+            pytest.skip("there is no setpriv to give root's rights up with")
+        command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
+    for name, mode in (("a", 0o000), ("b", 0o444), ("c", 0o755)):
+        in_folder(tmp_path / name, {"x.tar": b""}).chmod(mode)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    finally:
+        for name in "ab":
+            (tmp_path / name).chmod(0o755)
+    assert done.stdout == f"{tmp_path.name} a b c x.tar\n", done.stderr
 
 
 def test_parts_in_another_order_are_put_right(tmp_path: Path, fake: Arrays, source: Source) -> None:

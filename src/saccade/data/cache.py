@@ -27,7 +27,7 @@ __all__ = [
     "Arrays",
     "cache_dir",
     "cache_path",
-    "is_cached",
+    "is_there",
     "locked",
     "read_cache",
     "remove_leftovers",
@@ -85,11 +85,11 @@ def cache_path(name: str) -> Path:
     return cache_dir() / f"{name}.safetensors"
 
 
-def is_cached(path: Path) -> bool:
-    """Whether there is a file at a path of the cache.
+def is_there(path: Path) -> bool:
+    """Whether there is a file or folder.
 
     Raises:
-        DataError: The folder cannot be looked into.
+        DataError: The folder it would be in cannot be looked into.
     """
     try:
         path.stat()

@@ -19,7 +19,7 @@ from saccade.data.cache import (
     Arrays,
     cache_dir,
     cache_path,
-    is_cached,
+    is_there,
     locked,
     read_cache,
     remove_leftovers,
@@ -36,6 +36,7 @@ Origin = tuple[str, Callable[[], Arrays]]
 """The name of a source, and how to read it."""
 
 _NPM_TIMEOUT_S = 900
+_MOST_FAULTS = 3  # of a folder's copies that a message gives
 NOTHING_LOCAL = "no local copy is known; --from names one, without --offline it is downloaded"
 
 
@@ -87,10 +88,10 @@ def fetch(
     """
     path = cache_path(source.name)
     anew = force or local is not None
-    if not anew and is_cached(path):
+    if not anew and is_there(path):
         return _kept(source, path)
     with locked(path, lambda: tell(f"waiting for another process that fetches {source.name}")):
-        if not anew and is_cached(path):
+        if not anew and is_there(path):
             return _kept(source, path)
         remove_leftovers(path)
         return _bring(source, path, _origins(source, local, offline, progress))
@@ -149,7 +150,7 @@ def read_local(source: Source, path: Path) -> Arrays:
     Raises:
         DataError: Nothing known lies there, or it is not the data set it should be.
     """
-    if not path.exists():
+    if not is_there(path):
         raise DataError(f"no such file or folder: {path}")
     patterns = [pattern for layout in source.layouts for pattern in layout.patterns]
     faults: list[DataError] = []
@@ -162,7 +163,7 @@ def read_local(source: Source, path: Path) -> Arrays:
         except DataError as error:
             faults.append(error)
     if faults:
-        raise faults[0]
+        raise DataError("; ".join(map(str, faults[:_MOST_FAULTS])))
     layouts = " or ".join(layout.name for layout in source.layouts)
     raise DataError(f"{path} does not hold {source.name}: looked for its {layouts}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import lzma
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -22,14 +22,34 @@ def is_tar(path: Path) -> bool:
 
 
 def places(path: Path, depth: int = 3) -> Iterator[Path]:
-    """Where a copy may lie: a path itself, the archives in it, and so on in its sub-folders."""
+    """Where a copy may lie: a path itself, the archives in it, and so on in its sub-folders.
+
+    Links are followed, but no folder is given twice. What may not be looked into is passed over.
+    """
     yield path
-    if path.is_dir() and depth > 0:
-        entries = sorted(path.iterdir())
-        yield from (entry for entry in entries if entry.is_file() and is_tar(entry))
-        for entry in entries:
-            if entry.is_dir() and not entry.is_symlink():
-                yield from places(entry, depth - 1)
+    folders, seen = [path], {path.resolve()}
+    for _ in range(depth):
+        entries = [entry for folder in folders for entry in _entries(folder)]
+        yield from (entry for entry in entries if is_tar(entry) and _says(entry.is_file))
+        found = {entry.resolve(): entry for entry in reversed(entries) if _says(entry.is_dir)}
+        folders = sorted(found[true] for true in found.keys() - seen)
+        seen |= found.keys()
+        yield from folders
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:  # a file, or a folder that may not be read
+        return []
+
+
+def _says(ask: Callable[[], bool]) -> bool:
+    """The answer of a path's `is_file` or `is_dir`, which is no where it may not be looked at."""
+    try:
+        return ask()
+    except OSError:
+        return False
 
 
 def read_members(path: Path, patterns: Sequence[str]) -> dict[str, bytes]:
