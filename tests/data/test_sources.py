@@ -399,6 +399,21 @@ def test_fetch_fills_the_cache_and_finds_it_again(
     assert metadata["source"] == f"local copy {local}"
 
 
+@pytest.mark.parametrize("root", ["data", "cache"])
+def test_a_copy_in_a_customary_place_is_found(
+    tmp_path: Path, fake: Arrays, source: Source, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SACCADE_DATA", "cache")
+    for name in ("cifar10", "cifar-10-batches-py"):
+        in_folder(tmp_path / root / name, as_pickles(fake))
+    broken = tmp_path / root / "cifar10" / "test_batch"
+    broken.write_bytes(b"")
+    found = fetch(source, offline=True)
+    assert found.origin == f"local copy {root}/cifar-10-batches-py"
+    assert found.reasons[0].startswith(f"local copy {root}/cifar10: test_batch: not a readable")
+
+
 def test_a_changed_cache_is_noticed_by_fetch(
     tmp_path: Path, fake: Arrays, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -473,6 +488,7 @@ def test_of_two_sets_side_by_side_the_right_one_is_taken(tmp_path: Path) -> None
 
 
 def test_offline_without_a_copy_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SACCADE_DATA", str(tmp_path))
     with pytest.raises(DataError, match="cannot fetch cifar10: no local copy"):
         fetch(CIFAR10, offline=True)

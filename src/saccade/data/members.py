@@ -11,7 +11,7 @@ from pathlib import Path
 
 from saccade.errors import DataError
 
-__all__ = ["MAX_MEMBER_BYTES", "is_tar", "places", "read_members"]
+__all__ = ["MAX_MEMBER_BYTES", "is_tar", "places", "read_members", "says"]
 
 MAX_MEMBER_BYTES = 1 << 30
 
@@ -30,8 +30,8 @@ def places(path: Path, depth: int = 3) -> Iterator[Path]:
     folders, seen = [path], {path.resolve()}
     for _ in range(depth):
         entries = [entry for folder in folders for entry in _entries(folder)]
-        yield from (entry for entry in entries if is_tar(entry) and _says(entry.is_file))
-        found = {entry.resolve(): entry for entry in reversed(entries) if _says(entry.is_dir)}
+        yield from (entry for entry in entries if is_tar(entry) and says(entry.is_file))
+        found = {entry.resolve(): entry for entry in reversed(entries) if says(entry.is_dir)}
         folders = sorted(found[true] for true in found.keys() - seen)
         seen |= found.keys()
         yield from folders
@@ -42,14 +42,6 @@ def _entries(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError:  # a file, or a folder that may not be read
         return []
-
-
-def _says(ask: Callable[[], bool]) -> bool:
-    """The answer of a path's `is_file` or `is_dir`, which is no where it may not be looked at."""
-    try:
-        return ask()
-    except OSError:
-        return False
 
 
 def read_members(path: Path, patterns: Sequence[str]) -> dict[str, bytes]:
@@ -73,6 +65,14 @@ def read_members(path: Path, patterns: Sequence[str]) -> dict[str, bytes]:
         raise DataError(f"cannot read {path}: damaged, or not a tar archive") from None
     except (OSError, EOFError) as error:
         raise DataError(f"cannot read {path}: {error}") from None
+
+
+def says(ask: Callable[[], bool]) -> bool:
+    """The answer of a path's `exists` or the like, which is no where it may not be looked at."""
+    try:
+        return ask()
+    except OSError:
+        return False
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

