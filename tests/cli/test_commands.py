@@ -539,6 +539,29 @@ def test_doctor_says_that_the_cache_is_no_folder(
     assert json.loads(saccade("doctor", "--json")[1])["cached"] == "nothing yet"
 
 
+def test_doctor_goes_on_where_the_cache_cannot_be_looked_for(
+    saccade: Saccade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SACCADE_DATA", str(tmp_path / ("x" * 300)))
+    facts = json.loads(saccade("doctor", "--json")[1])
+    assert facts["cached"] == "cannot be read: File name too long"
+    assert facts["disk free GiB"] > 0
+    monkeypatch.setenv("SACCADE_DATA", "~nobody-of-this-name/x")
+    code, out, _ = saccade("doctor", "--json")
+    assert code == 0
+    assert "set SACCADE_DATA" in json.loads(out)["data cache"]
+
+
+def test_doctor_lists_data_sets_alone(
+    saccade: Saccade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("mnist.safetensors", ".mnist.safetensors.0a", ".mnist.safetensors.lock"):
+        (tmp_path / name).touch()
+    (tmp_path / "downloads").mkdir()
+    monkeypatch.setenv("SACCADE_DATA", str(tmp_path))
+    assert json.loads(saccade("doctor", "--json")[1])["cached"] == "mnist.safetensors"
+
+
 def test_a_closed_stderr_stops_nothing_and_gets_no_file(recipe: Path, tmp_path: Path) -> None:
     """What is printed there goes nowhere: not to stdout, nor into a file with the free number."""
     words = f"train {recipe} --out {tmp_path / 'run'} --json"

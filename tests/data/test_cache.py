@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from saccade.data.cache import Arrays, cache_dir, read_cache, write_atomically, write_cache
 from saccade.errors import DataError
@@ -24,6 +25,19 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
     write_atomically(Path(sys.argv[1]), b"x" * 200_000)
 except FullDiskError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+
+
+UNKNOWN_HOME = """
+import pwd, sys
+pwd.getpwuid = {}.__getitem__
+from saccade.data.cache import cache_dir
+from saccade.errors import DataError
+try:
+    cache_dir()
+except DataError as error:
     print(error)
     sys.exit(error.exit_code)
 """
@@ -49,6 +63,26 @@ def test_a_file_cut_short_is_not_taken(tmp_path: Path, keep: int) -> None:
     with pytest.raises(DataError, match="is not a whole data set") as error:
         read_cache(tmp_path / "x")
     assert "\n" not in str(error.value)
+
+
+def test_a_value_that_changed_is_noticed(tmp_path: Path) -> None:
+    write_cache(tmp_path / "x", small(), "here")
+    content = bytearray((tmp_path / "x").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "x").write_bytes(bytes(content))
+    with pytest.raises(DataError, match="x is damaged: delete it"):
+        read_cache(tmp_path / "x")
+
+
+@pytest.mark.parametrize("missing", ["sha256", "source", "class_names"])
+def test_a_file_without_its_record_is_not_taken(tmp_path: Path, missing: str) -> None:
+    metadata = {"sha256": "", "source": "", "class_names": "[]"}
+    del metadata[missing]
+    arrays = vars(small())
+    tensors = {part: arrays[part].contiguous() for part in arrays if part != "class_names"}
+    (tmp_path / "x").write_bytes(save(tensors, metadata))
+    with pytest.raises(DataError, match=f"is not a whole data set .*{missing}"):
+        read_cache(tmp_path / "x")
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
@@ -77,6 +111,18 @@ def test_the_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_dir() == tmp_path / ".cache" / "saccade"
+
+
+@pytest.mark.parametrize("folder", ["~nobody-of-this-name/x", "~/x"])
+def test_a_home_that_nobody_has_is_one_line(folder: str) -> None:
+    """`~` stays unknown to a user without a HOME who is not in the system's table."""
+    command = [sys.executable, "-c", UNKNOWN_HOME]
+    environment = {**os.environ, "SACCADE_DATA": folder}
+    environment.pop("HOME", None)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (3, "")
+    told = "is in no home that is known: set SACCADE_DATA to a folder"
+    assert done.stdout == f"the data cache {folder} {told}\n"
 
 
 def test_the_limit_is_not_ours() -> None:

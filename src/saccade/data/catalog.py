@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from saccade.config import DataConfig
-from saccade.data.cache import Arrays, cache_path, read_cache
+from saccade.data.cache import Arrays, cache_path, is_there, read_cache
 from saccade.data.digits import load_digits
 from saccade.data.fetch import read_local
 from saccade.data.folder import load_folder
@@ -121,13 +121,13 @@ def _load_source(config: DataConfig) -> Splits:
     if config.root is not None:
         return split_arrays(read_local(source, config.root), config)
     path = cache_path(source.name)
-    if not path.exists():
+    if not is_there(path):
         raise DataError(
             f"data set {source.name!r} is not in the cache ({path}): run "
             f"`saccade data fetch {source.name}`, or set data.root to a local copy"
         )
     arrays, metadata = read_cache(path)
-    if source.sha256 is not None and metadata.get("sha256") != source.sha256:
+    if source.sha256 not in {None, metadata["sha256"]}:
         raise DataError(f"{path} is not the true {source.name}: delete it, fetch again")
     return split_arrays(arrays, config)
 

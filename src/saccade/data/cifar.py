@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from saccade.data.labels import label_tensor
 from saccade.errors import DataError
 
 __all__ = [
@@ -85,15 +86,15 @@ def _pickled_batch(name: str, content: bytes) -> Labelled:
     batch = unpickle(content, name)
     if not isinstance(batch, dict):
         raise DataError(f"{name}: holds a {type(batch).__name__}, wants a dictionary")
-    batch = {key.decode() if isinstance(key, bytes) else key: batch[key] for key in batch}
+    batch = {key.decode("latin1") if isinstance(key, bytes) else key: batch[key] for key in batch}
     data, labels = batch.get("data"), batch.get("labels", batch.get("fine_labels"))
     size = 3 * SIDE * SIDE
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (size,):
         raise DataError(f"{name}: wants 'data' as uint8 rows of {size} values")
-    if labels is None or len(labels) != len(data):
+    targets = label_tensor(name, labels)
+    if len(targets) != len(data):
         raise DataError(f"{name}: wants a label for each of the {len(data)} rows")
-    images = torch.from_numpy(data.reshape(-1, 3, SIDE, SIDE).copy())
-    return images, torch.tensor(list(labels), dtype=torch.int64)
+    return torch.from_numpy(data.reshape(-1, 3, SIDE, SIDE).copy()), targets
 
 
 def _png_rows(name: str, content: bytes) -> Tensor:
@@ -110,9 +111,10 @@ def _png_rows(name: str, content: bytes) -> Tensor:
 
 def _json_labels(name: str, content: bytes) -> Tensor:
     try:
-        return torch.tensor(json.loads(content), dtype=torch.int64)
-    except (ValueError, TypeError) as error:
+        values = json.loads(content)
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{name}: not a list of labels ({error})") from None
+    return label_tensor(name, values)
 
 
 def _encode_latin1(text: str, encoding: str = "latin1") -> bytes:

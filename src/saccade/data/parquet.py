@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from saccade.data.labels import label_tensor
 from saccade.errors import DataError
 
 __all__ = ["PARQUET_FILES", "decode_parquet"]
@@ -23,17 +24,24 @@ def decode_parquet(
     files: Mapping[str, bytes],
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Training and test set from the files whose names start so, shards in order."""
-    train = [_read(name, files[name]) for name in sorted(files) if name.startswith("train")]
-    test = [_read(name, files[name]) for name in sorted(files) if name.startswith("test")]
-    return _join(train), _join(test)
+    return _join("train", files), _join("test", files)
 
 
-def _join(shards: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    images, labels = zip(*shards, strict=True)
-    return torch.cat(images), torch.cat(labels)
+def _join(part: str, files: Mapping[str, bytes]) -> tuple[Tensor, Tensor]:
+    images: list[np.ndarray] = []
+    labels: list[object] = []
+    for name in sorted(name for name in files if name.startswith(part)):
+        more_images, more_labels = _read(name, files[name])
+        images += more_images
+        labels += more_labels
+    shapes = {image.shape for image in images}
+    if len(shapes) != 1:
+        found = f"images of {len(shapes)} sizes" if shapes else "no images"
+        raise DataError(f"{part}*.parquet: {found}, wants images of one size")
+    return torch.from_numpy(np.stack(images)), label_tensor(f"{part}*.parquet", labels)
 
 
-def _read(name: str, content: bytes) -> tuple[Tensor, Tensor]:
+def _read(name: str, content: bytes) -> tuple[list[np.ndarray], list[object]]:
     try:
         import pyarrow
         import pyarrow.parquet as parquet
@@ -47,8 +55,7 @@ def _read(name: str, content: bytes) -> tuple[Tensor, Tensor]:
         raise DataError(f"{name}: not a readable parquet file ({error})") from None
     cells = table.column(_column(name, table.column_names, _IMAGE_COLUMNS)).to_pylist()
     labels = table.column(_column(name, table.column_names, _LABEL_COLUMNS)).to_pylist()
-    images = [_decode(f"{name} row {row}", cell) for row, cell in enumerate(cells)]
-    return torch.from_numpy(np.stack(images)), torch.tensor(labels, dtype=torch.int64)
+    return [_decode(f"{name} row {row}", cell) for row, cell in enumerate(cells)], labels
 
 
 def _column(name: str, columns: list[str], accepted: tuple[str, ...]) -> str:
@@ -63,6 +70,8 @@ def _decode(where: str, cell: dict[str, bytes]) -> np.ndarray:
     try:
         with Image.open(io.BytesIO(cell["bytes"])) as image:
             pixels = np.asarray(image)
-    except (OSError, KeyError, TypeError, ValueError, Image.DecompressionBombError) as error:
+    except Exception as error:  # a broken image can raise nearly anything
         raise DataError(f"{where}: not a readable image ({error})") from None
+    if pixels.dtype != np.uint8:
+        raise DataError(f"{where}: pixels of {pixels.dtype}, wants uint8")
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

