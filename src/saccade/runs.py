@@ -180,7 +180,7 @@ class RunFolder:
             raise ConfigError(f"{str(path)!r} cannot be read: {error}") from None
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """The rows of `metrics.jsonl`, a last line cut short left out.
+        """The rows of `metrics.jsonl`, a line cut short, and all after it, left out.
 
         Args:
             kind: Only rows of this kind: "step", "epoch" or "test".

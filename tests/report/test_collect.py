@@ -36,7 +36,7 @@ SPOILED: dict[str, tuple[Callable[[RunFolder], object], str]] = {
     "no status": (lambda run: (run.path / "status.json").unlink(), "half-written: no status.json"),
     "no summary": (lambda run: (run.path / "summary.json").unlink(), "no summary.json"),
     "status cut": (lambda run: (run.path / "status.json").write_text('{"sta'), "status.json"),
-    "status a list": (lambda run: (run.path / "status.json").write_text("[1]"), "Error"),
+    "status a list": (lambda run: (run.path / "status.json").write_text("[1]"), "JSON object"),
     "config unreadable": (
         lambda run: (run.path / "config.yaml").write_text("model: [unclosed"),
         "not valid YAML",
@@ -46,10 +46,6 @@ SPOILED: dict[str, tuple[Callable[[RunFolder], object], str]] = {
         "written by a newer saccade",
     ),
     "metrics odd": (lambda run: (run.path / "metrics.jsonl").write_text("{}\n"), "KeyError"),
-    "metrics no text": (
-        lambda run: (run.path / "metrics.jsonl").write_bytes(b"\xff\xfe"),
-        "UnicodeDecodeError",
-    ),
     "no accuracy": (
         lambda run: run.write("summary.json", {"test_accuracy": "high"}),
         "neither a test nor a validation accuracy",

@@ -165,6 +165,18 @@ def test_damaged_checkpoint_falls_back_to_the_one_before(
     assert final_state(out) == final_state(finished)
 
 
+def test_a_tail_of_metrics_that_is_no_text_does_not_stop_a_resume(
+    finished: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    stopped_early(out)
+    with (out / "metrics.jsonl").open("ab") as file:
+        file.write(b"\x00\xff\xfe")
+    train(tiny(), out, resume=True, quiet=True)
+    assert final_state(out) == final_state(finished)
+    assert without_times(out) == without_times(finished)
+
+
 def test_nothing_intact_starts_afresh_and_says_so(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
