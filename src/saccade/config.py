@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from saccade.errors import ConfigError, UnknownNameError, near_matches
+from saccade.errors import ConfigError, UnknownNameError, near_matches, reading_error
 from saccade.sections import (
     CANDIDATES,
     AugmentConfig,
@@ -130,7 +130,7 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
-            raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}") from None
+            raise reading_error(path, error) from None
     elif path.exists() and str(path) not in list_recipes():
         is_folder = path.is_dir()
         kind = "a folder" if is_folder else "a file of another kind"

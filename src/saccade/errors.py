@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
+from pathlib import Path
 
 __all__ = [
     "ConfigError",
@@ -21,6 +22,7 @@ __all__ = [
     "UnknownNameError",
     "is_full_disk",
     "near_matches",
+    "reading_error",
     "writing_error",
 ]
 
@@ -85,6 +87,11 @@ class UnknownNameError(ConfigError):
 def is_full_disk(error: OSError) -> bool:
     """Whether an error of the system says that the disk is full."""
     return error.errno in FULL_DISK
+
+
+def reading_error(path: Path, error: OSError) -> ConfigError:
+    """What to raise where a file or folder that somebody named cannot be read."""
+    return ConfigError(f"{error.filename or str(path)!r} cannot be read: {error.strerror}")
 
 
 def writing_error(

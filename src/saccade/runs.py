@@ -31,7 +31,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from saccade.config import Config, dump_config, load_config, with_values
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, reading_error
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,6 +49,7 @@ _RUNS_BELOW = (
     "trials/*/config.yaml",
 )
 """Where the runs are in a folder of runs, a comparison and a search."""
+_GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 @dataclass(frozen=True, order=True)
@@ -70,12 +71,10 @@ class Checkpoint:
                 if _sha256(self.path / name) != expected:
                     return f"{name} is not what was written"
             return None if manifest["sha256"] else f"{MANIFEST} names no file"
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        except (*_GONE, ValueError, KeyError, TypeError, AttributeError) as error:
             return f"{type(error).__name__}: {error}"
         except OSError as error:
-            raise _unreadable(self.path, error) from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            return f"{type(error).__name__}: {error}"
+            raise reading_error(self.path, error) from None
 
     def weights(self, which: Literal["best", "last"]) -> Path:
         """The safetensors file to use a model from: averaged weights go before live ones."""
@@ -100,7 +99,7 @@ class RunFolder:
         run = cls(path)
         run.check_free()
         run.path.mkdir(parents=True, exist_ok=True)
-        _write_atomically(run.path / "config.yaml", dump_config(_anywhere(config)).encode())
+        run._write_config(_with_root(config, config.data.root))
         (run.path / "checkpoints").mkdir(exist_ok=True)
         return run
 
@@ -222,12 +221,12 @@ class RunFolder:
         _write_atomically(self.path / METRICS, "".join(rows).encode())
         return len(rows)
 
-    def move_data(self, root: Path | None) -> None:
+    def note_data_root(self, root: Path | None) -> None:
         """Note where the data lies now."""
-        config = self.config()
-        if root is not None and root.absolute() != config.data.root:
-            moved = with_values(config, {"data.root": str(root.absolute())})
-            _write_atomically(self.path / "config.yaml", dump_config(moved).encode())
+        saved = self.config()
+        moved = _with_root(saved, root)
+        if moved != saved:
+            self._write_config(moved)
 
     def set_aside_metrics(self) -> None:
         """Keep the rows of a run that starts again for want of an intact checkpoint."""
@@ -242,7 +241,7 @@ class RunFolder:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise _unreadable(folder, error) from None
+            raise reading_error(folder, error) from None
         return sorted(Checkpoint(int(p.name[5:]), p) for p in paths if p.name[5:].isdigit())
 
     def newest_intact(self) -> tuple[Checkpoint | None, list[str]]:
@@ -339,6 +338,9 @@ class RunFolder:
         except BlockingIOError:
             raise ConfigError(f"{str(self.path)!r}: another process is training here") from None
 
+    def _write_config(self, config: Config) -> None:
+        _write_atomically(self.path / "config.yaml", dump_config(config).encode())
+
     def _sync_metrics(self) -> None:
         """Have the rows that a checkpoint counts outlast a power failure as it does."""
         for path in (self.path / METRICS, self.path):
@@ -362,7 +364,7 @@ class RunFolder:
         except ValueError as error:
             raise ConfigError(f"{str(path)!r} is not valid JSON: {error}") from None
         except OSError as error:
-            raise _unreadable(path, error) from None
+            raise reading_error(path, error) from None
         if not isinstance(values, dict):
             raise ConfigError(f"{str(path)!r} is not a JSON object")
         return values
@@ -397,14 +399,9 @@ def write_text(path: Path, text: str) -> None:
     _write_atomically(path, text.encode())
 
 
-def _anywhere(config: Config) -> Config:
-    """The configuration, its data found from whichever folder the run is used in."""
-    root = config.data.root
-    return config if root is None else with_values(config, {"data.root": str(root.absolute())})
-
-
-def _unreadable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"{error.filename or str(path)!r} cannot be read: {error.strerror}")
+def _with_root(config: Config, root: Path | None) -> Config:
+    """The configuration with its data at a path that holds in whichever folder it is used."""
+    return with_values(config, {"data.root": root and str(root.absolute())})
 
 
 def _sha256(path: Path) -> str:

@@ -74,6 +74,18 @@ def test_files_that_cannot_be_streamed_have_to_fit_in_memory(tmp_path: Path) -> 
         load_splits(DataConfig(name=f"hf:{tmp_path}", image_size=16, resident_gib=0))
 
 
+def assert_named_or_passed_over(
+    config: DataConfig, fault: str, left: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hold a set with one bad image, and so many others, to either policy."""
+    with pytest.raises(DataError, match=fault):
+        load_splits(config)
+    splits = load_splits(config.model_copy(update={"on_bad_image": "skip"}))
+    assert len(splits.train) + len(splits.test) == left
+    [record] = caplog.records
+    assert record.getMessage().startswith("passed over bad image ")
+
+
 def test_a_bad_file_is_named_or_passed_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -81,12 +93,8 @@ def test_a_bad_file_is_named_or_passed_over(
     good_folder(tmp_path / "train")
     truncate(tmp_path / "train" / "cat" / "3.png")
     config = DataConfig(name=f"hf:{tmp_path}", image_size=16, val_fraction=0)
-    with pytest.raises(DataError, match=r"bad image .*cat/3\.png: .*truncated"):
-        load_splits(config)
-    splits = load_splits(config.model_copy(update={"on_bad_image": "skip"}))
-    assert len(splits.train) + len(splits.test) == 11
-    [record] = caplog.records
-    assert record.getMessage().startswith("passed over bad image ")
+    fault = r"bad image .*cat/3\.png: .*truncated"
+    assert_named_or_passed_over(config, fault, 11, caplog)
 
 
 def test_a_bad_image_of_a_parquet_file_is_named_or_passed_over(
@@ -97,12 +105,7 @@ def test_a_bad_image_of_a_parquet_file_is_named_or_passed_over(
     images[7] = b"no picture at all"
     write_shards(tmp_path, "train", images, labels, files=1, group=20)
     config = DataConfig(name=f"hf:{tmp_path}", image_size=8, val_fraction=0)
-    with pytest.raises(DataError, match=r"bad image .* row 7: no image"):
-        load_splits(config)
-    splits = load_splits(config.model_copy(update={"on_bad_image": "skip"}))
-    assert len(splits.train) + len(splits.test) == 59
-    [record] = caplog.records
-    assert "passed over bad image" in record.getMessage()
+    assert_named_or_passed_over(config, r"bad image .* row 7: no image", 59, caplog)
 
 
 def relabel(path: Path, label: int) -> None:

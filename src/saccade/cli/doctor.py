@@ -79,24 +79,18 @@ def _extras() -> dict[str, Any]:
 
 def _data() -> dict[str, Any]:
     from saccade.data.cache import cache_dir
+    from saccade.data.members import says
 
     try:
         root = cache_dir()
     except DataError as error:
         return {"data cache": str(error)}
-    existing = next(folder for folder in [root, *root.parents] if _is_there(folder))
+    existing = next(folder for folder in [root, *root.parents] if says(folder.exists))
     return {
         "data cache": str(root),
         "cached": _cached(root),
         "disk free GiB": round(shutil.disk_usage(existing).free / 2**30, 1),
     }
-
-
-def _is_there(folder: Path) -> bool:
-    try:
-        return folder.exists()
-    except OSError:  # it lies in a folder that may not be read
-        return False
 
 
 def _cached(root: Path) -> str:

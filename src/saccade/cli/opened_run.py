@@ -23,10 +23,10 @@ def open_run(path: Path) -> RunFolder:
         return run  # there are no weights, and whoever wants them says so
     for fault in faults:
         typer.echo(f"saccade: passed over a damaged checkpoint: {fault}", err=True)
-    if faults and run.summary():
-        typer.echo(f"saccade: its checkpoint of step {newest.step} is used", err=True)
     if not run.summary():
         _say_unfinished(run, newest.step)
+    elif faults:
+        typer.echo(f"saccade: its checkpoint of step {newest.step} is used", err=True)
     return run
 
 

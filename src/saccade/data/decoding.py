@@ -11,7 +11,6 @@ are killed where they do not.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from saccade.data.bad_images import refuse_bad
+from saccade.data.bad_images import pass_over
 from saccade.data.images import BadImageError
 from saccade.data.splits import Box, Split
 from saccade.errors import DataError
@@ -34,8 +33,6 @@ NOT_READ = -1
 """In place of a position, where no image could be read and a black one stands in."""
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -103,8 +100,7 @@ def decode_batches(
         for position, message in messages.items():
             if position not in bad:
                 bad[position] = message
-                refuse_bad(list(bad.values()), reader.source.max_bad_images)
-                _log.warning("passed over %s", message)
+                pass_over(list(bad.values()), reader.source.max_bad_images)
         yield Decoded(images.to(device, non_blocking=True), index.to(device, non_blocking=True))
 
 

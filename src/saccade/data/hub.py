@@ -7,7 +7,6 @@ since these tell the labels without the images (`shards`); that is what the hub 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from saccade.config import DataConfig
-from saccade.data.bad_images import bad_image_limit, refuse_bad
+from saccade.data.bad_images import bad_image_limit, pass_over
 from saccade.data.images import DEFAULT_IMAGE_SIZE, BadImageError, decode_image
 from saccade.data.residency import keep_if_small
 from saccade.data.shards import ShardSource, read_shards
@@ -28,8 +27,6 @@ __all__ = ["HUB_PREFIX", "load_hub"]
 HUB_PREFIX = "hf:"
 _SHUFFLE_BUFFER = 10_000
 _TEST_NAMES = ("test", "validation", "valid")
-
-_log = logging.getLogger(__name__)
 
 
 def load_hub(config: DataConfig) -> tuple[Split, Split, tuple[str, ...]]:
@@ -183,8 +180,7 @@ def _collect(part: Any, image: str, label: str, limit: int | None, config: DataC
             labels.append(int(row[label]))
         except BadImageError as error:
             faults.append(str(error))
-            refuse_bad(faults, bad_image_limit(config))
-            _log.warning("passed over %s", faults[-1])
+            pass_over(faults, bad_image_limit(config))
         if len(images) * 3 * size * size > config.resident_gib * 2**30:
             raise DataError(
                 f"{config.name}: more than data.resident_gib={config.resident_gib:g} at image_size="

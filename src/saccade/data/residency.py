@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from saccade.config import DataConfig
-from saccade.data.bad_images import bad_image_limit, refuse_bad
+from saccade.data.bad_images import bad_image_limit, pass_over
 from saccade.data.blocks import block_places
 from saccade.data.decoding import read_some
 from saccade.data.images import DEFAULT_IMAGE_SIZE
@@ -20,8 +19,6 @@ from saccade.data.splits import Split, limited, select, stratified_subset
 from saccade.errors import ConfigError
 
 __all__ = ["keep_if_small"]
-
-_log = logging.getLogger(__name__)
 
 
 def keep_if_small(train: Split, test: Split, config: DataConfig) -> tuple[Split, Split]:
@@ -86,8 +83,7 @@ def _read(split: Split, config: DataConfig) -> Split:
         for found in pool.map(fill, block_places(split.stream.blocks)):
             for fault in found:
                 faults.append(fault)
-                refuse_bad(faults, bad_image_limit(config))
-                _log.warning("passed over %s", fault)
+                pass_over(faults, bad_image_limit(config))
     if not faults:
         return Split(split.labels, images)
     return Split(split.labels[is_good], images[is_good])

@@ -17,8 +17,8 @@ from saccade.runs import RunFolder
 __all__ = [
     "build_model",
     "describe_data",
-    "find_weights",
     "load_model",
+    "load_weights",
     "read_data_description",
     "set_up_training",
 ]
@@ -103,20 +103,22 @@ def load_model(
     Raises:
         ConfigError: There is no run, or no intact checkpoint in it.
     """
+    return load_weights(RunFolder.open(run), weights)[:2]
+
+
+def load_weights(
+    run: RunFolder, weights: Literal["best", "last"] | None = None
+) -> tuple[nn.Module, DatasetInfo, Path]:
+    """As `load_model`, and the file that was taken; without validation there are no best."""
     from safetensors.torch import load_file
 
-    run = RunFolder.open(run)
+    config = run.config()
     info = read_data_description(run)
-    file = find_weights(run, weights)
-    model = build_model(run.config(), info)
-    model.load_state_dict(load_file(file))
-    return model.eval(), info
-
-
-def find_weights(run: RunFolder, weights: Literal["best", "last"] | None = None) -> Path:
-    """The file of weights that `load_model` takes; without validation none are the best."""
     checkpoint, faults = run.newest_intact()
     if checkpoint is None:
         found = f" ({'; '.join(faults)})" if faults else ""
         raise ConfigError(f"{str(run.path)!r} has no intact checkpoint{found}")
-    return checkpoint.weights(weights or run.config().train.evaluate_with)
+    model = build_model(config, info)
+    file = checkpoint.weights(weights or config.train.evaluate_with)
+    model.load_state_dict(load_file(file))
+    return model.eval(), info, file

@@ -14,7 +14,7 @@ from saccade.data import Split as Part
 from saccade.data import make_loader
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.runs import RunFolder
-from saccade.train.build import find_weights, load_model
+from saccade.train.build import load_weights
 from saccade.train.distributed import Ranks, connect
 from saccade.train.evaluation import Evaluation, evaluate_fitting
 from saccade.train.guard import check_outputs, outputs_error
@@ -102,10 +102,8 @@ class Predictor:
     ) -> None:
         run = RunFolder.open(run)
         self.device = connect(_device(device)).device
-        model, self.info = load_model(run, _which(weights))
-        self.weights: Which = (
-            "best" if find_weights(run, _which(weights)).stem == "best" else "last"
-        )
+        model, self.info, file = load_weights(run, _which(weights))
+        self.weights: Which = "best" if file.stem == "best" else "last"
         self.model = model.to(self.device)
         self._config = run.config()
 

@@ -73,6 +73,11 @@ class Start:
     faults: list[str] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def step(self) -> int:
+        """The step to go on after; 0 for a run that begins."""
+        return self.checkpoint.step if self.checkpoint else 0
+
 
 def train(
     config: Config,
@@ -147,7 +152,7 @@ def _train(trainer: Trainer, start: Start) -> dict[str, Any]:
         trainer.trackers = open_trackers(
             trainer.config.run.trackers,
             start.run.path,
-            start.checkpoint.step if start.checkpoint else 0,
+            start.step,
         )
     for fault in start.faults:
         reporter.note(f"passed over a damaged checkpoint: {fault}")
@@ -204,7 +209,7 @@ def _prepare(run: RunFolder, config: Config, see: Callable[[], Start], held: Exi
     if not run.exists():
         RunFolder.create(run.path, config)
     elif not start.summary:
-        run.move_data(config.data.root)
+        run.note_data_root(config.data.root)
         run.clear_leftovers(newest=start.checkpoint.step if start.checkpoint else -1)
         if start.checkpoint is None:
             if start.faults:
@@ -231,8 +236,7 @@ def _describe(trainer: Trainer, start: Start) -> None:
     if not known:
         run.write("environment.json", {**here, "seed": trainer.config.run.seed, "resumed": []})
     else:
-        step = start.checkpoint.step if start.checkpoint else 0
-        resumed = [*known["resumed"], {**here, "step": step}]
+        resumed = [*known["resumed"], {**here, "step": start.step}]
         run.write("environment.json", {**known, "resumed": resumed})
 
 
