@@ -30,14 +30,14 @@ from torchvision_loader import cpu_loader
 from saccade.config import AugmentConfig
 from saccade.data import DatasetInfo, Split, make_loader
 
-HERE = Path(__file__).parent
+RESULTS = Path(__file__).parents[1] / "results" / "augment"
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 NUM_CLASSES = 10
 PADDING, ERASE, ALPHA = 4, 8, 1.0
 
 MIX = AugmentConfig(crop_padding=PADDING, flip=True, erase=ERASE, mixup=ALPHA, cutmix=ALPHA)
 AUGMENTS = {
-    "normalise only": None,
+    "normalize only": None,
     "crop, flip": AugmentConfig(crop_padding=PADDING, flip=True),
     "crop, flip, erase, mixup/cutmix": MIX,
     "crop, flip, TrivialAugment": AugmentConfig(crop_padding=PADDING, flip=True, policy="trivial"),
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[128, 512, 2048])
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=HERE, help="folder of the result files")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result files")
     arguments = parser.parse_args()
     device, repeats = torch.device(arguments.device), arguments.repeats
     split, info = synthetic(arguments.images)

@@ -1,10 +1,10 @@
-"""Seconds an epoch: the same model, optimiser and loop, fed by our loader and by the usual one.
+"""Seconds an epoch: the same model, optimizer and loop, fed by our loader and by the usual one.
 
 The usual one decodes, augments and mixes in worker processes (`torchvision_loader.py`), pins its
 batches and copies them to the device. Only the loader is exchanged; epochs of one kind follow each
 other, since its workers run ahead; the first of each is warm-up.
 
-    python benchmarks/epoch_time.py --out benchmarks/epoch_time_h200_202611 [--data cifar10]
+    python benchmarks/epoch_time.py --out results/epoch_time/epoch_time_h200_202611 [--data cifar10]
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torchvision_loader import cpu_loader
 from train_overhead import make_trainer, publish, timed
 
 from saccade.data.loader import Batch
-from saccade.train.environment import describe_environment
+from saccade.environment import describe_run
 from saccade.train.loop import Trainer
 
 
@@ -82,7 +82,7 @@ def measure(recipe: str, overrides: list[str], workers: int, repeats: int) -> di
             "saccade_seconds": ours,
             "torchvision_seconds": usual,
             "faster": statistics.median(usual) / statistics.median(ours),
-            "environment": describe_environment(trainer.ranks),
+            "environment": describe_run(trainer.ranks.device, trainer.ranks.world_size),
         }
 
 

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from saccade.bench.environment import describe_environment, hardware_slug, resolve_device
+from saccade.environment import describe_environment, hardware_slug, resolve_device
 from saccade.explain.foreground import measure_foreground
-from saccade.explain.look import GOOD, GRID, INK, MUTED, SMALL, TITLE, Sheet, save
 from saccade.explain.maps import METHODS
+from saccade.explain.sheet import GOOD, GRID, INK, MUTED, SMALL, TITLE, Sheet, save
 from saccade.runs import RunFolder
 
-HERE = Path(__file__).parent
+RESULTS = Path(__file__).parents[1] / "results" / "foreground"
 PANELS = {"attention": "mean attention", "rollout": "rollout", "gradient": "gradient rollout"}
 ROW, PANEL, LEFT, TOP = 0.3, 1.9, 1.75, 1.15
 
@@ -36,7 +36,7 @@ def draw(rows: list[dict[str, Any]]) -> Sheet:
     sheet = Sheet(width, TOP + height + 0.75)
     sheet.words("Where attention lies before and after training", 0.3, 0.36, size=TITLE, bold=True)
     told = f"share on the pixels of the shape, {rows[0]['images']} test images, 95 % intervals"
-    sheet.words(told, 0.3, 0.58, colour=MUTED)
+    sheet.words(told, 0.3, 0.58, color=MUTED)
     for number, row in enumerate(rows):
         y = TOP + ROW * (number + 0.5) + 0.04
         sheet.words(row["attention"], 0.3, y)
@@ -47,9 +47,9 @@ def draw(rows: list[dict[str, Any]]) -> Sheet:
         axes = sheet.axes(x, TOP, PANEL, height)
         _draw_panel(axes, rows, method, largest)
     foot = TOP + height + 0.55
-    sheet.words("○ untrained", 0.3, foot, size=SMALL + 0.5, colour=MUTED)
-    sheet.words("● trained", 1.15, foot, size=SMALL + 0.5, colour=GOOD)
-    sheet.words("| equal weights", 1.95, foot, size=SMALL + 0.5, colour=INK)
+    sheet.words("○ untrained", 0.3, foot, size=SMALL + 0.5, color=MUTED)
+    sheet.words("● trained", 1.15, foot, size=SMALL + 0.5, color=GOOD)
+    sheet.words("| equal weights", 1.95, foot, size=SMALL + 0.5, color=INK)
     return sheet
 
 
@@ -103,7 +103,7 @@ def main() -> None:
     """Measure the runs and write the files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="run folders on shapes")
-    parser.add_argument("--out", type=Path, default=HERE, help="folder for the files")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the files")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     given = parser.parse_args()
     device = resolve_device(given.device)

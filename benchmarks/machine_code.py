@@ -1,12 +1,14 @@
 """What the fused Taylor kernels compile to on Hopper or another architecture, without a GPU.
 
     python benchmarks/machine_code.py [--dims 16,32,64x24,128] [--width 64] [--dtype float32]
-                                      [--normalised] [--masked] [--arch 80]
+                                      [--normalized] [--masked] [--arch 80]
 
 Every launch of a forward and a backward pass is compiled instead of run, with the blocks shipped
 for that architecture, for inputs as they come out of a qkv projection. For each kernel: registers a
-thread, bytes spilled, bytes of shared memory and whether a program may have that many, and whether
-ptxas serialised its matrix products (remarks C7510 to C7515), which costs more than anything else.
+thread, bytes spilled, bytes of shared memory and whether a program may have that many, whether
+ptxas serialized its matrix products (remarks C7510 to C7515), which costs more than anything else,
+and whether the machine code reads uniform registers that it never writes. ptxas 12.8, which Triton
+3.6 brings, emits such code: addresses of matrix products come out of them, and are wrong.
 Where Hopper has kernels of its own, those that all other calls take follow.
 `docs/log.md` tells what that is good for.
 """
@@ -63,6 +65,11 @@ LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg")
 SHARED_LIMIT = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10}
 FULL = 33  # samples whose tiles fill 132 multiprocessors, once or several times
 TENSOR_COLUMNS = 512  # of the memory that sm_100 keeps its products in
+INSTRUCTION = re.compile(
+    r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(?P<name>[\w.]+) (?P<operands>[^;]*);"
+)
+UNIFORM = re.compile(r"\bUR(\d+)\b")
+WRITES_UNIFORM = re.compile("U|R2UR|S2UR")
 
 
 class MachineCode(NamedTuple):
@@ -72,13 +79,15 @@ class MachineCode(NamedTuple):
     spilled: int
     shared: int
     fits: bool
-    serialised: str | None
+    serialized: str | None
+    unset: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         words = f"{self.registers:>3} registers, {self.spilled:>4} bytes spilled"
         words += f", {self.shared:>6} bytes shared"
         words += "" if self.fits else ", DOES NOT FIT"
-        return words + (f", SERIALISED ({self.serialised})" if self.serialised else "")
+        words += f", SERIALIZED ({self.serialized})" if self.serialized else ""
+        return words + (f", READS UNSET REGISTERS {self.unset}" if self.unset else "")
 
 
 def compiled(launch: Launch, tensors: tuple[torch.Tensor, ...], arch: int = 90) -> MachineCode:
@@ -108,8 +117,9 @@ def compiled(launch: Launch, tensors: tuple[torch.Tensor, ...], arch: int = 90) 
     result = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=tuning)
     shared, columns = result.metadata.shared, getattr(result.metadata, "tmem_size", None) or 0
     fits = shared <= SHARED_LIMIT[arch] and columns <= TENSOR_COLUMNS
-    registers, spilled, serialised = assembled(result.asm["ptx"], arch)
-    return MachineCode(registers, spilled, shared, fits, serialised)
+    registers, spilled, serialized = assembled(result.asm["ptx"], arch)
+    unset = unset_registers(disassembled(result.asm["cubin"]))
+    return MachineCode(registers, spilled, shared, fits, serialized, unset)
 
 
 def source_class(kernel: Any) -> type[ASTSource]:
@@ -122,7 +132,7 @@ def source_class(kernel: Any) -> type[ASTSource]:
 
 
 def assembled(ptx: str, arch: int = 90) -> tuple[int, int, str | None]:
-    """Registers, bytes spilled and the remark of a serialised product, as ptxas tells them."""
+    """Registers, bytes spilled and the remark of a serialized product, as ptxas tells them."""
     variant = f"sm_{arch}a" if arch >= 90 else f"sm_{arch}"
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
@@ -137,12 +147,44 @@ def assembled(ptx: str, arch: int = 90) -> tuple[int, int, str | None]:
     return int(registers[1]), int(spilled[1]), serial[0] if serial else None
 
 
+def disassembled(cubin: bytes) -> str:
+    """The machine code of a compiled kernel as text."""
+    with tempfile.NamedTemporaryFile("wb", suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [triton.knobs.nvidia.nvdisasm.path, "-c", file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def unset_registers(listing: str) -> tuple[int, ...]:
+    """Numbers of the uniform registers that machine code reads and never writes.
+
+    No correct program has any. A register that is written too late is not found.
+    """
+    read: set[int] = set()
+    written: set[int] = set()
+    for match in INSTRUCTION.finditer(listing):
+        name, operands = match["name"], match["operands"].split(",")
+        if name.startswith("HGMMA"):
+            # UR of the first matrix's descriptor and UR + 2 of the second's, two registers each.
+            first = int(UNIFORM.findall(match["operands"])[0])
+            in_registers = operands[1].strip().startswith("R")
+            read |= set(range(first + 2 if in_registers else first, first + 4))
+            continue
+        pair = {0, 1} if ".64" in name or "WIDE" in name else {0}
+        if WRITES_UNIFORM.match(name) and operands[0].strip().startswith("UR"):
+            target = int(UNIFORM.findall(operands.pop(0))[0])
+            written |= {target + i for i in pair}
+        read |= {int(number) for operand in operands for number in UNIFORM.findall(operand)}
+    return tuple(sorted(read - written))
+
+
 def compile_all(
     dim: int,
     width: int,
     dtype: torch.dtype,
     *,
-    normalised: bool,
+    normalized: bool,
     masked: bool = False,
     arch: int = 90,
 ) -> list[tuple[str, MachineCode]]:
@@ -159,9 +201,9 @@ def compile_all(
     form_of.cache_clear()
     qkv = torch.zeros(1, 2048, 8, 2 * dim + width, dtype=dtype).transpose(1, 2)
     q, k, v = qkv.split([dim, dim, width], dim=-1)
-    temperature = torch.ones(8) if normalised else None
+    temperature = torch.ones(8) if normalized else None
     mask = torch.ones(1, 2048, dtype=torch.bool) if masked else None
-    problem = Problem.of(q, k, v, mask, temperature, dim**-0.5, 0.5, 1.0, 1.0, normalised, "ieee")
+    problem = Problem.of(q, k, v, mask, temperature, dim**-0.5, 0.5, 1.0, 1.0, normalized, "ieee")
     out, total = run_direct(problem, keep=True)
     if found[-1][0] == "hopper_forward":
         _run_anywhere(problem, out, keep=True)
@@ -214,7 +256,7 @@ def main() -> None:
     parser.add_argument("--dims", default="16,32,64,128", help="D, or DxE where they differ")
     parser.add_argument("--width", type=int, help="E of all; D if absent")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
-    parser.add_argument("--normalised", action="store_true", help="TaylorShift's kernels")
+    parser.add_argument("--normalized", action="store_true", help="TaylorShift's kernels")
     parser.add_argument("--masked", action="store_true", help="with a key mask")
     parser.add_argument("--arch", type=int, default=90, choices=SHARED_LIMIT)
     arguments = parser.parse_args()
@@ -226,7 +268,7 @@ def main() -> None:
             int(dim),
             width,
             dtype,
-            normalised=arguments.normalised,
+            normalized=arguments.normalized,
             masked=arguments.masked,
             arch=arguments.arch,
         ):

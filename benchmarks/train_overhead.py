@@ -5,7 +5,7 @@ moving average, a learning rate for each step, and a look at the loss every 50 s
 the non-finite guard, training accuracy, seeded steps, logs, signals and checkpoint bookkeeping.
 Epochs of both alternate; the first two of each are warm-up and not counted.
 
-    python benchmarks/train_overhead.py --out benchmarks/train_overhead_h200_202611
+    python benchmarks/train_overhead.py --out results/train_overhead/train_overhead_h200_202611
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import torch.nn.functional as F
 
 from saccade.config import load_config
 from saccade.data import load_splits
+from saccade.environment import describe_run
 from saccade.runs import RunFolder
 from saccade.train.distributed import connect
-from saccade.train.environment import describe_environment
 from saccade.train.loop import Trainer
 from saccade.train.progress import SilentReporter
-from saccade.train.stops import StopRequest
+from saccade.train.signals import StopRequest
 
 WARMUP_EPOCHS = 2
 
@@ -55,7 +55,7 @@ class BareLoop:
         self.network, self.model = trainer.stepper.network, trainer.stepper.model
         self.config = trainer.config
         optim = self.config.optim
-        self.optimiser = torch.optim.AdamW(
+        self.optimizer = torch.optim.AdamW(
             self.network.parameters(), lr=optim.lr, weight_decay=optim.weight_decay, fused=True
         )
         self.average = [p.detach().clone() for p in self.network.parameters()]
@@ -70,7 +70,7 @@ class BareLoop:
         use_bf16 = train.precision == "bf16"
         for batch in self.loader.epoch(0):
             lr = optim.lr * (1 + math.cos(math.pi * self.step / total)) / 2
-            for group in self.optimiser.param_groups:
+            for group in self.optimizer.param_groups:
                 group["lr"] = lr
             with torch.autocast(self.device.type, torch.bfloat16, enabled=use_bf16):
                 logits = self.model(batch.images)
@@ -79,8 +79,8 @@ class BareLoop:
             )
             loss.backward()
             torch.nn.utils.clip_grad_norm_(params, optim.clip_norm)
-            self.optimiser.step()
-            self.optimiser.zero_grad(set_to_none=True)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
             with torch.no_grad():
                 torch._foreach_lerp_(self.average, [p.detach() for p in params], 1e-3)
             self.step += 1
@@ -120,7 +120,7 @@ def measure(overrides: list[str], repeats: int) -> dict[str, Any]:
             "overhead": statistics.median(ratios) - 1,
             "overhead_spread": [min(ratios) - 1, max(ratios) - 1],
             "repeats": repeats,
-            "environment": describe_environment(trainer.ranks),
+            "environment": describe_run(trainer.ranks.device, trainer.ranks.world_size),
         }
 
 

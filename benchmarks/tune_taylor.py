@@ -1,7 +1,7 @@
 """Search the block sizes of the fused Taylor kernels on the device at hand.
 
     python benchmarks/tune_taylor.py --out DIR [--dims 16,32,64,128] [--kernels accumulate,values]
-                                     [--normalised]
+                                     [--normalized]
 
 Candidates are compiled by several processes at once, then timed in one (median of repeated runs,
 cache flushed between them). The winners belong into `saccade/ops/taylor/triton/settings.py`.
@@ -51,22 +51,22 @@ def candidates(kernel: str, dim: int) -> list[Blocks]:
     ]
 
 
-def make_problem(dim: int, tokens: int, normalised: bool) -> Problem:
+def make_problem(dim: int, tokens: int, normalized: bool) -> Problem:
     """q, k and v as they come out of a qkv projection."""
     heads = (1 << (21 if dim <= 32 else 20)) // tokens
     torch.manual_seed(0)
     qkv = torch.randn(max(1, heads // 8), tokens, 3, min(8, heads), dim, device="cuda")
     q, k, v = qkv.bfloat16().permute(2, 0, 3, 1, 4)
-    temperature = torch.ones(q.shape[1], device="cuda") if normalised else None
-    numbers = (1.0 if normalised else dim**-0.5, 0.5, 1.0, 1.0)
-    return Problem.of(q, k, v, None, temperature, *numbers, normalised, "ieee")
+    temperature = torch.ones(q.shape[1], device="cuda") if normalized else None
+    numbers = (1.0 if normalized else dim**-0.5, 0.5, 1.0, 1.0)
+    return Problem.of(q, k, v, None, temperature, *numbers, normalized, "ieee")
 
 
 class Runner:
     """Runs one kernel of one problem with given blocks."""
 
-    def __init__(self, dim: int, tokens: int, normalised: bool) -> None:
-        self.problem = p = make_problem(dim, tokens, normalised)
+    def __init__(self, dim: int, tokens: int, normalized: bool) -> None:
+        self.problem = p = make_problem(dim, tokens, normalized)
         self.out, self.total, self.state, self.moments = efficient.run_efficient(p)
         self.grad = torch.randn_like(self.out)
         self.dy, self.dz = quotient_gradients(p, self.grad, self.out, self.total)
@@ -83,8 +83,8 @@ class Runner:
         )
         form_of.cache_clear()
         q, k, v, _, temperature, form = self.problem
-        numbers = (form.scale, form.a, form.b, form.c, form.normalise_output, form.precision)
-        self.problem = Problem.of(q, k, v, None, temperature if form.normalised else None, *numbers)
+        numbers = (form.scale, form.a, form.b, form.c, form.normalize_output, form.precision)
+        self.problem = Problem.of(q, k, v, None, temperature if form.normalized else None, *numbers)
 
     def run(self, kernel: str, blocks: Blocks) -> None:
         """Launch one kernel with these blocks, and what goes with it."""
@@ -109,10 +109,10 @@ class Runner:
 
 
 def compile_some(
-    dim: int, tokens: int, normalised: bool, jobs: list[tuple[str, Blocks]]
+    dim: int, tokens: int, normalized: bool, jobs: list[tuple[str, Blocks]]
 ) -> list[str]:
     """Compile some candidates into the shared cache; say which do not fit."""
-    runner, failed = Runner(dim, tokens, normalised), []
+    runner, failed = Runner(dim, tokens, normalized), []
     for kernel, blocks in jobs:
         try:
             runner.run(kernel, blocks)
@@ -133,7 +133,7 @@ def main() -> None:
     )
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--direct-tokens", type=int, default=4096)
-    parser.add_argument("--normalised", action="store_true", help="TaylorShift's kernels")
+    parser.add_argument("--normalized", action="store_true", help="TaylorShift's kernels")
     parser.add_argument("--workers", type=int, default=12)
     arguments = parser.parse_args()
     start, results = time.time(), {}
@@ -148,13 +148,13 @@ def main() -> None:
         groups.setdefault((dim, tokens, index % arguments.workers), []).append((kernel, blocks))
     with ProcessPoolExecutor(arguments.workers, torch.multiprocessing.get_context("spawn")) as pool:
         futures = [
-            pool.submit(compile_some, d, n, arguments.normalised, jobs)
+            pool.submit(compile_some, d, n, arguments.normalized, jobs)
             for (d, n, _), jobs in groups.items()
         ]
         failed = [line for future in futures for line in future.result()]
     print(f"compiled {len(plan)} in {time.time() - start:.0f} s, {len(failed)} failed", flush=True)
     for (dim, tokens), jobs in itertools.groupby(plan, key=lambda job: job[:2]):
-        runner = Runner(dim, tokens, arguments.normalised)
+        runner = Runner(dim, tokens, arguments.normalized)
         for _, _, kernel, blocks in jobs:
             try:
                 runner.run(kernel, blocks)
