@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup check format test test-slow bench run clean
+.PHONY: setup check format test test-slow chaos bench run clean
 
 setup: $(READY)
 
@@ -31,8 +31,11 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
 
+chaos: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos $(CHAOS)
+
 bench: $(READY)
-	$(BIN)/saccade bench attention --preset cpu --out benchmarks
+	$(BIN)/saccade bench attention --preset cpu --out results/attention
 
 run: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/saccade compare digits-quick --attention softmax,taylorshift,performer \

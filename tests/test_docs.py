@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from saccade.config import differences, load_config
 from saccade.layers import ATTENTIONS, list_attentions
 from saccade.ops.taylor import memory_threshold, speed_threshold
+from tests.archives import unpacked
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent
@@ -74,12 +76,35 @@ def test_a_broken_snippet_is_caught_and_named(tmp_path):
     assert 'File "page.md, snippet 2", line 1' in result.stderr
 
 
-def test_table_names_every_attention_and_its_options():
+@pytest.fixture
+def write_table(monkeypatch):
+    """docs/attention_table.py, to be called with the words of its command line."""
+    script = ROOT / "docs" / "attention_table.py"
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", [str(script), *map(str, words)])
+        runpy.run_path(str(script), run_name="__main__")
+
+    return call
+
+
+def test_the_table_of_attentions_is_the_registrys(write_table):
+    write_table("--check")
     table = rows(PAGE, "attention")
     assert sorted(name.strip("`") for name in table) == list_attentions()
-    for name, (_, _, options) in table.items():
-        listed = tuple(re.findall(r"`(\w+)`", options))
-        assert listed == ATTENTIONS[name.strip("`")].options
+    for name, (weight, cost, options) in table.items():
+        entry = ATTENTIONS[name.strip("`")]
+        assert (weight, cost) == (entry.weight, entry.cost)
+        assert tuple(re.findall(r"`(\w+)`", options)) == entry.options
+
+
+def test_a_table_that_is_not_the_registrys_is_told(write_table, tmp_path):
+    page = tmp_path / "attention.md"
+    page.write_text(PAGE.read_text().replace("| `taylor` |", "| `tailor` |"))
+    with pytest.raises(SystemExit, match="not the registry's table"):
+        write_table("--page", page, "--check")
+    write_table("--page", page)
+    assert page.read_text() == PAGE.read_text()
 
 
 def test_every_option_is_explained():
@@ -101,7 +126,7 @@ def test_the_explained_run_is_that_of_the_command():
     page = (ROOT / "docs" / "explain.md").read_text()
     command = re.search(r"^saccade train (.*?) --out", page, flags=re.DOTALL | re.MULTILINE)
     recipe, *overrides = command[1].replace("\\\n", "").split()
-    run = ROOT / "benchmarks" / "explain_cifar_h200_202611"
+    run = unpacked("explain/explain_cifar_h200_202611.tar.gz") / "explain_cifar_h200_202611"
     trained = load_config(run / "config.yaml")
     assert differences(trained, load_config(recipe, overrides), ignored={"data.root"}) == []
     accuracy = json.loads((run / "summary.json").read_text())["test_accuracy"]

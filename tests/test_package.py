@@ -3,12 +3,14 @@
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import saccade
+from saccade.cli.doctor import EXTRAS
 
 ROOT = Path(__file__).parent.parent
 
@@ -67,6 +69,32 @@ def test_the_pinned_versions_suit_every_extra():
     if done.returncode != 0:
         pytest.skip(f"no package index can be reached: {done.stderr.splitlines()[-1]}")
     assert "Would install" in done.stdout
+
+
+def extras() -> dict[str, list[str]]:
+    """The packages of every extra that is not made of others, by import name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = project["optional-dependencies"]
+    packages = {name: [re.split(r"[>=;\[ ]", word)[0] for word in listed[name]] for name in listed}
+    return {name: words for name, words in packages.items() if "saccade" not in words}
+
+
+def test_every_extra_installs_what_is_used():
+    code = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    pages = "\n".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    imported = set(re.findall(r"^\s*(?:from|import) (?:torch\.utils\.)?(\w+)", code, re.MULTILINE))
+    imported |= set(re.findall(r"^(?:from|import) (\w+)", pages, re.MULTILINE))
+    for name, packages in extras().items():
+        assert packages, name
+        for package in packages:
+            assert package.replace("-", "_") in imported, f"nothing imports {package} ({name})"
+
+
+def test_doctor_and_all_know_every_extra():
+    assert {name: list(modules) for name, modules in EXTRAS.items()} == extras()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    [everything] = project["optional-dependencies"]["all"]
+    assert re.findall(r"\w+", everything)[1:] == list(EXTRAS)
 
 
 def test_no_file_is_too_long_to_read():

@@ -1,8 +1,11 @@
-"""The README tells the truth: its benchmark table is the result file's, its links exist."""
+"""README and docs/results.md quote the committed result files."""
 
 import json
 import re
+import shutil
 import statistics
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,150 +15,78 @@ from saccade.config import differences, load_config, recipe_text
 from saccade.models.variants import MODELS
 from saccade.study.comparison import ComparisonFolder
 from saccade.study.comparison.results import collect
+from tests.archives import cifar10_runs, comparison
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def benchmark_table(path: Path) -> str:
-    """The README's table, made from a result file."""
-    rows = [r for r in json.loads(path.read_text())["rows"] if r["direction"] == "forward"]
-    shapes = sorted({(r["head_dim"], r["tokens"]) for r in rows})
-    lines = [
-        "| D | N | softmax (torch) ms | Taylor, D² features ms | Taylor, ours ms "
-        "| faster than softmax | memory, ours / D² features |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for d, n in shapes:
-        cell = {r["mechanism"]: r for r in rows if (r["head_dim"], r["tokens"]) == (d, n)}
-        softmax, ours, plain = (
-            cell[m]["timing"]["median_ms"] for m in ("sdpa", "taylor-efficient", "taylor-unfused")
-        )
-        mib = [cell[m]["peak_extra_mib"] for m in ("taylor-efficient", "taylor-unfused")]
-        memory = f"{mib[0]:,.0f} / {mib[1]:,.0f} MiB" if None not in mib else ""
-        lines.append(
-            f"| {d} | {n:,} | {softmax:,.1f} | {plain:,.1f} | {ours:,.1f} "
-            f"| {softmax / ours:.2f}x | {memory} |"
-        )
-    return "\n".join(lines)
+PAGES = ("README.md", "docs/results.md")
 
 
-def gpu_table(path: Path) -> str:
-    """The README's table of fused kernels, made from a result file."""
-    rows = json.loads(path.read_text())["rows"]
-    ms = {
-        (r["head_dim"], r["tokens"], r["direction"], r["mechanism"]): r["timing"]["median_ms"]
-        for r in rows
-        if r["status"] == "timed"
-    }
-    lines = [
-        "| D | N | softmax: cuDNN, flash ms | direct ms | linear time ms | the better one "
-        "| with backward: softmax, better Taylor ms | |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for d in (16, 32, 64, 128):
-        for n in (1024, 4096, 16384, 65536):
-            cells = {}
-            for way in ("forward", "training"):
-                softmax = [ms[d, n, way, f"sdpa-{kind}"] for kind in ("cudnn", "flash")]
-                ours = [ms[d, n, way, f"taylor-{kind}/triton"] for kind in ("direct", "efficient")]
-                cells[way] = softmax, ours, f"{min(softmax) / min(ours):.2f}x"
-            (cudnn, flash), (direct, linear), faster = cells["forward"]
-            softmax, ours, trained = cells["training"]
-            lines.append(
-                f"| {d} | {n:,} | {cudnn:.2f}, {flash:.2f} | {direct:.2f} | {linear:.2f} "
-                f"| {faster} | {min(softmax):.1f}, {min(ours):.1f} | {trained} |"
-            )
-    return "\n".join(lines)
+def write_tables(*arguments: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(root / "benchmarks" / "tables.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
-# What the study that this comparison repeats published (its Performers attended over one token).
-PUBLISHED = {
-    "softmax": 84.79,
-    "performer_relu": 87.39,
-    "performer_gelu": 88.64,
-    "performer_exp": 86.17,
-    "performer_elu": 77.48,
-    "performer_ftheta": 85.08,
-}
+def test_tables_are_those_of_the_result_files():
+    result = write_tables("--check")
+    assert result.returncode == 0, result.stdout + result.stderr
+    text = "".join((ROOT / page).read_text() for page in PAGES)
+    assert text.count("<!-- table: ") == text.count("<!-- end of table -->") == 6
 
 
-def comparison_table(path: Path) -> str:
-    """The README's table of attentions, made from the results of a comparison.
-
-    Seconds are told where attentions were measured one at a time.
-    """
-    results = json.loads(path.read_text())
-    alone = results.get("speed") == "alone"
-    lines = [
-        "| attention | test accuracy, 95 % interval | points to softmax | p (Holm) | published |",
-        "|---|---|---|---|---|",
-    ]
-    if alone:
-        lines = [f"{line} {more} |" for line, more in zip(lines, ("s/epoch", "---"), strict=True)]
-    for row in sorted(results["rows"], key=lambda row: -row["accuracy"]):
-        low, mean, high = (100 * row[f"accuracy{end}"] for end in ("_low", "", "_high"))
-        apart, chance = "", ""
-        if row["difference"] is not None:
-            apart = f"{100 * row['difference']:+.2f}"
-            chance = "< 0.001" if row["p_corrected"] < 0.001 else f"{row['p_corrected']:.2g}"
-        published = PUBLISHED.get(row["attention"])
-        lines.append(
-            f"| `{row['attention']}` | {mean:.2f} % ({low:.1f} to {high:.1f}) | {apart} | {chance} "
-            f"| {f'{published:.2f} %' if published else ''} |"
-            + (f" {row['seconds_per_epoch']:.2f} |" if alone else "")
-        )
-    return "\n".join(lines)
+def test_a_changed_table_is_found_and_rewritten(tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "results").symlink_to(ROOT / "results")
+    for name in (*PAGES, "benchmarks/tables.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    page = tmp_path / "docs" / "results.md"
+    written = page.read_text()
+    page.write_text(written.replace("95.48 % (95.28", "96.48 % (95.28"))
+    assert page.read_text() != written
+    result = write_tables("--check", root=tmp_path)
+    assert result.returncode == 1
+    assert result.stdout == "docs/results.md: tables differ from the result files\n"
+    assert write_tables(root=tmp_path).returncode == 0
+    assert page.read_text() == written
 
 
-TABLES = {
-    "benchmarks/attention_cpu_202611.json": benchmark_table,
-    "benchmarks/attention_h200_202611.json": gpu_table,
-    "benchmarks/compare_vit_cifar10_h200_202611/results.json": comparison_table,
-    "benchmarks/compare_hybrid_cifar10_h200_202611/results.json": comparison_table,
-}
-
-
-def test_the_benchmark_tables_are_the_result_files():
-    found = re.findall(r"<!-- table: (\S+) -->\n(.*?)\n<!-- end of table -->", README, re.DOTALL)
-    assert [path for path, _ in found] == list(TABLES)
-    for path, table in found:
-        assert table == TABLES[path](ROOT / path)
-
-
-def test_the_accuracies_are_those_of_the_runs():
+def test_accuracies_are_those_of_the_runs():
     found = {}
-    for run in sorted((ROOT / "benchmarks" / "runs").iterdir()):
+    for run in cifar10_runs():
         found.setdefault(run.name.partition("_")[0], []).append(run)
-    assert list(found) == [
-        "cifar10-taylor",
-        "taylorir-base-cifar10",
-        "taylorir-large-cifar10",
-        "taylorir-small-cifar10",
-        "taylorshift-vit-mu-cifar10",
-        "vit-cifar10",
-        "vit-micro-cifar10",
-    ]
+    results = (ROOT / "docs" / "results.md").read_text()
     for recipe, runs in found.items():
         summaries = [json.loads((run / "summary.json").read_text()) for run in runs]
         accuracies = [100 * summary["test_accuracy"] for summary in summaries]
-        mean, count = statistics.fmean(accuracies), len(runs)
-        told = f"{mean:.2f} %"
-        if count > 1:
-            told += f" ({min(accuracies):.2f} to {max(accuracies):.2f}, {count} seeds)"
-            assert [summary["seed"] for summary in summaries] == list(range(count))
-        row = next(line for line in README.splitlines() if f"benchmarks/runs/{recipe}_" in line)
-        assert row.endswith(f"| {summaries[0]['epochs']} | {told} |")
+        assert [summary["seed"] for summary in summaries] == list(range(len(runs)))
         header = (ROOT / f"src/saccade/recipes/{recipe}.yaml").read_text()
-        assert f"{mean:.2f} % on the test set" in header
-        if count > 1:
-            seeds = ", ".join(f"{accuracy:.2f}" for accuracy in accuracies)
-            assert f"({seeds}; spread {statistics.stdev(accuracies):.2f}" in header
+        assert f"{statistics.fmean(accuracies):.2f} % on the test set" in header
+        seeds = ", ".join(f"{accuracy:.2f}" for accuracy in accuracies)
+        assert f"({seeds}; spread {statistics.stdev(accuracies):.2f}" in header
+        assert f"| [`{recipe}`](" in results
+        if recipe == "cifar10-taylor":
+            assert f"reach {statistics.fmean(accuracies):.2f} % (mean of three seeds)" in README
+
+
+def test_the_readme_quotes_the_comparison():
+    path = ROOT / "results" / "compare_vit_cifar10_h200_202611" / "results.json"
+    rows = {row["attention"]: row for row in json.loads(path.read_text())["rows"]}
+    taylor, softmax = (f"{100 * rows[name]['accuracy']:.2f} %" for name in ("taylor", "softmax"))
+    assert taylor == softmax
+    assert f"Taylor attention and softmax both reach {taylor}" in README
+
+
+def test_the_readme_is_one_screen():
+    assert len(README.splitlines()) <= 150
 
 
 def test_the_runs_are_those_of_the_recipes():
     """But for the seed, and what depends on the machine."""
-    for run in sorted((ROOT / "benchmarks" / "runs").iterdir()):
+    for run in cifar10_runs():
         recipe = load_config(run.name.partition("_")[0])
         ignored = {"run.seed", "train.device", "data.root"}
         ignored |= {"train.precision"} if "_cpu_" in run.name else set()
@@ -174,7 +105,7 @@ def test_the_runs_are_those_of_the_recipes():
     ],
 )
 def test_the_recipe_tells_what_its_attention_reached_in_the_comparison(name, backbone, attention):
-    folder = ROOT / "benchmarks" / f"compare_{backbone}_cifar10_h200_202611"
+    folder = ROOT / "results" / f"compare_{backbone}_cifar10_h200_202611"
     rows = json.loads((folder / "results.json").read_text())["rows"]
     row = next(row for row in rows if row["attention"] == attention)
     header = recipe_text(name)
@@ -193,7 +124,7 @@ def test_the_recipe_tells_what_its_attention_reached_in_the_comparison(name, bac
 
 @pytest.mark.parametrize("backbone", ["vit", "hybrid"])
 def test_the_committed_table_is_that_of_the_runs_beside_it(backbone):
-    folder = ROOT / "benchmarks" / f"compare_{backbone}_cifar10_h200_202611"
+    folder = comparison(f"compare_{backbone}_cifar10_h200_202611")
     results = json.loads((folder / "results.json").read_text())
     assert {row["runs"] for row in results["rows"]} == {3}
     found = dict(leaves(collect(ComparisonFolder.open(folder))))
@@ -214,10 +145,10 @@ def leaves(tree, place=()):
         yield from leaves(value, (*place, key))
 
 
-def test_committed_pages_have_the_figures_they_link_to():
-    pages = sorted((ROOT / "benchmarks").glob("compare_*/**/report.html"))
+def test_committed_pages_are_self_contained():
+    pages = sorted((ROOT / "results").glob("compare_*/report.html"))
     assert len(pages) == 3
     for page in pages:
-        linked = re.findall(r'href="(figures/[^"]+)"', page.read_text())
-        assert len(linked) > 40
-        assert not [name for name in linked if not (page.parent / name).is_file()]
+        text = page.read_text()
+        assert text.count("<svg") > 10
+        assert not re.findall(r'(?:href|src)="(?!#|data:|https://arxiv\.org)[^"]+"', text)

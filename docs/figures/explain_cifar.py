@@ -3,7 +3,7 @@
     python docs/figures/explain_cifar.py runs/hybrid-110
 
 The images are those that come first, whatever they show. Writes explain_cifar.png, in 256
-colours, beside this file.
+colors, beside this file.
 """
 
 import argparse
@@ -15,10 +15,10 @@ from PIL import Image
 
 from saccade.explain.explanation import Explainer, Explanation
 from saccade.explain.figures import SUMMARIES
-from saccade.explain.look import BAD, GOOD, MUTED, SMALL, TEXT, TITLE, Sheet, save
 from saccade.explain.maps import METHODS
 from saccade.explain.measures import relative_to_uniform
 from saccade.explain.overlay import overlay, pixels
+from saccade.explain.sheet import BAD, GOOD, MUTED, SMALL, TEXT, TITLE, Sheet, save
 from saccade.runs import RunFolder
 
 COUNT = 10
@@ -33,23 +33,23 @@ def draw(columns: list[list[Explanation]]) -> Sheet:
     sheet = Sheet(LEFT + COUNT * (SIDE + GAP) + 0.22, height)
     first = columns[0][0]
     sheet.words(f"The first {COUNT} test images", 0.3, 0.36, size=TITLE, bold=True)
-    sheet.words(f"{first.run}, {first.attention} attention", 0.3, 0.56, colour=MUTED)
+    sheet.words(f"{first.run}, {first.attention} attention", 0.3, 0.56, color=MUTED)
     for row, name in enumerate(["image", *(SUMMARIES[method] for method in METHODS)]):
         sheet.words(name, 0.3, _down(row) + SIDE / 2 + 0.04, size=TEXT - 0.5)
     for number, explanations in enumerate(columns):
         _draw_column(sheet, explanations, LEFT + number * (SIDE + GAP))
-    note = "Colours run from the smallest to the largest weight of each map; numbers: these two, as"
+    note = "Colors run from the smallest to the largest weight of each map; numbers: these two, as"
     note += " multiples of the weight a token has if all have the same."
-    sheet.words(note, 0.3, height - 0.2, size=SMALL, colour=MUTED)
+    sheet.words(note, 0.3, height - 0.2, size=SMALL, color=MUTED)
     return sheet
 
 
 def _draw_column(sheet: Sheet, explanations: list[Explanation], x: float) -> None:
     first = explanations[0]
     said, probability = first.classes[0]
-    colour = GOOD if said == first.truth else BAD
-    sheet.words(said, x, TOP - 0.21, size=SMALL + 0.7, bold=True, colour=colour)
-    sheet.words(f"{100 * probability:.0f} %", x, TOP - 0.07, size=SMALL, colour=MUTED)
+    color = GOOD if said == first.truth else BAD
+    sheet.words(said, x, TOP - 0.21, size=SMALL + 0.7, bold=True, color=color)
+    sheet.words(f"{100 * probability:.0f} %", x, TOP - 0.07, size=SMALL, color=MUTED)
     sheet.picture(pixels(first.image, 128), x, TOP, SIDE)
     for row, explanation in enumerate(explanations, start=1):
         weights = explanation.maps.summary[0]
@@ -58,7 +58,7 @@ def _draw_column(sheet: Sheet, explanations: list[Explanation], x: float) -> Non
         relative = relative_to_uniform(weights, patches)
         told = f"{float(relative.min()):.2f} – {float(relative.max()):.2f} ×"
         right, foot = x + SIDE, _down(row) + SIDE + 0.13
-        sheet.words(told, right, foot, size=SMALL - 0.4, colour=MUTED, align="right")
+        sheet.words(told, right, foot, size=SMALL - 0.4, color=MUTED, align="right")
 
 
 def _down(row: int) -> float:

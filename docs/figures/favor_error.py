@@ -29,9 +29,9 @@ Errors = dict[tuple[str, float], Tensor]
 TOKENS, HEAD_DIM, PROJECTIONS = 128, 32, 32
 FEATURES = [2**n for n in range(3, 13)]  # 8 .. 4096
 SPREADS = [0.125, 0.25, 0.5, 1.0, 2.0]
-# Okabe and Ito's palette, which colour-blind readers can tell apart; markers say it again.
-COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"]
-LOOKS = dict(zip(SPREADS, zip(COLOURS, "os^Dv", strict=True), strict=True))
+# Okabe and Ito's palette, which color-blind readers can tell apart; markers say it again.
+COLORS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"]
+LOOKS = dict(zip(SPREADS, zip(COLORS, "os^Dv", strict=True), strict=True))
 
 
 def draw_tokens(spread: float) -> tuple[Tensor, Tensor]:
@@ -87,10 +87,10 @@ def report(errors: Errors) -> None:
 
 def band(axes: plt.Axes, values: Tensor, spread: float, label: str) -> None:
     """A line of medians with the middle half of the values around it."""
-    colour, marker = LOOKS[spread]
+    color, marker = LOOKS[spread]
     low, middle, high = (values.quantile(q, dim=1).tolist() for q in (0.25, 0.5, 0.75))
-    axes.fill_between(FEATURES, low, high, color=colour, alpha=0.25, linewidth=0)
-    axes.plot(FEATURES, middle, color=colour, marker=marker, markersize=4.5, label=label)
+    axes.fill_between(FEATURES, low, high, color=color, alpha=0.25, linewidth=0)
+    axes.plot(FEATURES, middle, color=color, marker=marker, markersize=4.5, label=label)
 
 
 def draw(errors: Errors) -> plt.Figure:

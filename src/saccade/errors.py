@@ -1,42 +1,74 @@
-"""The errors a user can cause, each with the exit code the command line gives it.
+"""Errors that a user can cause, each with the exit code of the command.
 
-Every error is also a built-in exception (`ValueError`, `RuntimeError`), so that library users can
-catch what they would expect, and the command line prints the message alone, without a traceback.
+Every error is also a built-in exception (`ValueError` or `RuntimeError`), which library users can
+catch. The command line prints only the message, without a traceback.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
 
+from saccade.synonyms import synonyms
+
 __all__ = [
+    "MAX_VALUE",
     "ConfigError",
+    "DamagedRunError",
     "DataError",
     "FullDiskError",
     "Preempted",
+    "RunLockedError",
     "SaccadeError",
     "Stopped",
+    "TakenOver",
     "TrainingError",
     "UnknownNameError",
     "is_full_disk",
+    "is_transient",
+    "listed",
     "near_matches",
     "reading_error",
+    "shorten",
     "writing_error",
 ]
 
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""What the system says where there is no room for a file, or for what goes to stdout."""
+"""Error numbers of the operating system for no space left, in a file or on stdout."""
 
-LEAST_LIKENESS = 0.45  # of a name that is suggested
-BEHIND = 0.1  # by less than this is a suggestion less like than the best
+TRANSIENT = {
+    errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.ENOTCONN,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETUNREACH,
+    errno.EREMOTEIO,
+}
+"""Error numbers of a disk or file server that failed, where a second try may succeed."""
+
+MIN_SIMILARITY = 0.45  # minimum similarity of a suggestion
+MAX_NAME = 200  # longer names get no suggestions, because comparing them is slow
+MAX_VALUE = 200  # maximum number of characters of a value in a message
+MARGIN = 0.1  # maximum difference in similarity between the best and other suggestions
+MAX_LIST_CHARS = 1000  # maximum length of a list of names in a message
 
 
 class SaccadeError(Exception):
-    """Base of every error that saccade raises on purpose."""
+    """Base of every error that saccade raises on purpose.
+
+    Attributes:
+        exit_code: Exit code of a command that fails with this error.
+        is_transient: True if a disk or file server failed, so that another try may succeed.
+    """
 
     exit_code = 1
+    is_transient = False
 
 
 class ConfigError(SaccadeError, ValueError):
@@ -45,84 +77,152 @@ class ConfigError(SaccadeError, ValueError):
     exit_code = 2
 
 
+class DamagedRunError(ConfigError):
+    """A finished run whose files were changed or deleted after it wrote them.
+
+    Args:
+        folder: Folder of the run.
+        faults: One phrase per damaged file.
+    """
+
+    def __init__(self, folder: Path, faults: Sequence[str]) -> None:
+        super().__init__(f"{str(folder)!r} is damaged: {'; '.join(faults)}")
+        self.faults = list(faults)
+
+
+class RunLockedError(ConfigError):
+    """A run folder in which another process is training."""
+
+
 class DataError(SaccadeError, ValueError):
-    """A data set or file that is missing, broken or unfit."""
+    """A data set or file that is missing, damaged or of the wrong kind."""
 
     exit_code = 3
 
 
 class TrainingError(SaccadeError, RuntimeError):
-    """A run that cannot go on: a non-finite loss, or no memory left."""
+    """Training cannot continue, for example after a non-finite loss or without memory."""
 
     exit_code = 4
 
 
 class FullDiskError(TrainingError):
-    """No room is left on the disk for what has to be written."""
+    """The disk has no space for a file that must be written."""
 
 
 class Preempted(SaccadeError, RuntimeError):  # noqa: N818 - it names an event, not a fault
-    """A run that was told to stop, saved its state and can be resumed."""
+    """A run that was stopped by a signal, saved its state and can be resumed."""
 
     exit_code = 75
 
 
 class Stopped(SaccadeError, RuntimeError):  # noqa: N818 - it names an event, not a fault
-    """A run that whoever watches it ended early and for good, such as a pruned trial."""
+    """A run that its caller ended early and that is not resumed, such as a pruned trial."""
+
+    exit_code = 4
+
+
+class TakenOver(SaccadeError, RuntimeError):  # noqa: N818 - it names an event, not a fault
+    """A run that another process has taken over; this process must stop writing to it."""
 
     exit_code = 4
 
 
 class UnknownNameError(ConfigError):
-    """A name that is not in a table; the message lists the nearest ones."""
+    """A name that is not in a table; the message suggests similar names."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(known)
         near = near_matches(str(name), known)
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-        super().__init__(f"unknown {kind} {name!r}: {hint}Known: {', '.join(known) or 'none'}.")
+        shown = shorten(repr(name), MAX_VALUE)
+        super().__init__(f"unknown {kind} {shown}: {hint}Known: {listed(known)}.")
         self.kind, self.name, self.near = kind, name, near
 
 
+def listed(names: Iterable[str]) -> str:
+    """Join names with commas; names beyond `MAX_LIST_CHARS` are only counted."""
+    names = list(names)
+    room, shown = MAX_LIST_CHARS, 0
+    while shown < len(names) and len(names[shown]) + 2 <= room:
+        room -= len(names[shown]) + 2
+        shown += 1
+    more = len(names) - shown
+    return ", ".join([*names[:shown], *([f"and {more:,} more"] if more else [])]) or "none"
+
+
 def is_full_disk(error: OSError) -> bool:
-    """Whether an error of the system says that the disk is full."""
+    """True if an operating system error says that the disk is full."""
     return error.errno in FULL_DISK
 
 
-def reading_error(path: Path, error: OSError) -> ConfigError:
-    """What to raise where a file or folder that somebody named cannot be read."""
-    return ConfigError(f"{error.filename or str(path)!r} cannot be read: {error.strerror}")
+def is_transient(error: BaseException | None) -> bool:
+    """True if the error, or an error that caused it, is a failure of a disk or file server."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, OSError) and error.errno in TRANSIENT:
+            return True
+        if isinstance(error, SaccadeError) and error.is_transient:
+            return True
+        if "disk I/O error" in str(error):  # the message of SQLite
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def reading_error(
+    path: Path, error: OSError, kind: type[SaccadeError] = ConfigError
+) -> SaccadeError:
+    """The error to raise if a file or folder that the user named cannot be read."""
+    raised = kind(f"{error.filename or str(path)!r} cannot be read: {error.strerror}")
+    raised.is_transient = error.errno in TRANSIENT
+    return raised
 
 
 def writing_error(
-    told: str, error: OSError, kind: type[SaccadeError], advice: str = ""
+    message: str, error: OSError, kind: type[SaccadeError], advice: str = ""
 ) -> SaccadeError:
-    """What to raise where something cannot be written.
+    """The error to raise if something cannot be written.
 
     Args:
-        told: The message up to the reason.
-        error: The system's.
-        kind: The error to make of it, unless the disk is full.
-        advice: What to say after the reason.
+        message: The message before the reason.
+        error: The operating system's error, which gives the reason.
+        kind: Class of the new error, unless the disk is full.
+        advice: A hint after the reason.
     """
     raised = FullDiskError if is_full_disk(error) else kind
-    return raised(f"{told}: {error.strerror or error}" + (f"; {advice}" if advice else ""))
+    name = "" if error.filename is None or str(error.filename) in message else f"{error.filename}: "
+    reason = f"{name}{error.strerror or error}"
+    found = raised(f"{message}: {reason}" + (f"; {advice}" if advice else ""))
+    found.is_transient = error.errno in TRANSIENT
+    return found
+
+
+def shorten(text: str, longest: int) -> str:
+    """Cut a text to `longest` characters, with an ellipsis at the end if it is longer."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def near_matches(name: str, known: Iterable[str]) -> list[str]:
-    """The up to three known names closest to `name`, best first.
+    """Up to three known names that `name` may stand for, best first.
 
-    Those far behind the best are left out. A section that names share, as in `train.epochs`, makes
-    no likeness.
+    If `name` is a name of another library (`saccade.synonyms`), its synonyms are returned.
+    Otherwise known names with a similar spelling are returned, except those much less similar than
+    the best. A shared section, such as `train` in `train.epochs`, does not count as similarity.
     """
+    if len(name) > MAX_NAME:
+        return []
     known = list(known)
+    if meant := [other for other in synonyms(name) if other in known and other != name]:
+        return meant[:3]
     near = get_close_matches(name, known, n=len(known) or 1, cutoff=0.6)
-    likeness = {other: _likeness(name, other) for other in near}
-    least = max(LEAST_LIKENESS, max(likeness.values(), default=0.0) - BEHIND)
+    likeness = {other: _similarity(name, other) for other in near}
+    least = max(MIN_SIMILARITY, max(likeness.values(), default=0.0) - MARGIN)
     near = [other for other in near if likeness[other] >= least]
     return sorted(near, key=likeness.__getitem__, reverse=True)[:3]
 
 
-def _likeness(name: str, other: str) -> float:
+def _similarity(name: str, other: str) -> float:
     own, others = (word.rpartition(".")[2] for word in (name, other))
     return SequenceMatcher(None, others, own).ratio()

@@ -1,6 +1,6 @@
-"""Packages that import a name's module when the name is first asked for.
+"""Lazy packages: the module of a name is imported when the name is first used.
 
-A table inside such a package (models, attentions, data sets) can be listed without loading torch.
+A table in such a package (models, attentions, data sets) can be listed without loading torch.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, Sequence[str]]
+    package: str, exports: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package.
+    """Return the `__getattr__` and `__dir__` of a lazy package.
 
     Args:
-        package: Its full name.
-        homes: For each module below the package, the names that the package takes from it.
+        package: Full name of the package.
+        exports: For each module of the package, the names that the package exports from it.
     """
-    home = {name: module for module, names in homes.items() for name in names}
+    module_of = {name: module for module, names in exports.items() for name in names}
 
     def find(name: str) -> object:
-        if name not in home:
+        if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{home[name]}"), name)
+        return getattr(import_module(f"{package}.{module_of[name]}"), name)
 
     def names() -> list[str]:
         return list(sys.modules[package].__all__)

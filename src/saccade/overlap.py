@@ -1,4 +1,4 @@
-"""Whether runs trained at the same time, told from their folders alone."""
+"""Detect from run folders whether runs trained at the same time."""
 
 from __future__ import annotations
 
@@ -18,31 +18,30 @@ Span = tuple[float, float]
 
 
 def trained_together(runs: Iterable[RunFolder]) -> bool:
-    """Whether a run began before the one that began before it had ended, finished or not.
+    """True if the time spans of two runs overlap, finished or not.
 
-    On which machine a run was is not known, so that runs on two count as well. A run of which
-    either time is missing or cannot be read does not count.
+    Runs on different machines count too, because the machine of a run is not known. Runs whose
+    start or end time is missing or unreadable are ignored.
     """
     spans = sorted(span for run in runs for span in _spans(run))
     return any(after[0] + 1 < before[1] for before, after in pairwise(spans))
 
 
 def _spans(run: RunFolder) -> Iterator[Span]:
-    """From when to when a run trained, in seconds.
+    """Time spans in which a run trained, in seconds since the epoch.
 
-    A start of which nothing was kept, since the run was resumed from its first step, is a moment:
-    when that attempt ended is not known. From the start that was kept a run counts as training to
-    its end, pauses and all.
+    If a run was later restarted from step 0, the end of the earlier attempt is unknown, so its span
+    has zero length. The last start from step 0 counts until the end of the run, including pauses.
     """
     try:
         environment, ended = run.environment(), run.status().get("updated")
         resumed = environment.get("resumed") or []
         starts = [_seconds(start["time"]) for start in (environment, *resumed)]
-        anew = [place for place, start in enumerate(resumed, 1) if start.get("step") == 0]
+        restarts = [place for place, start in enumerate(resumed, 1) if start.get("step") == 0]
     except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return
     if isinstance(ended, int | float):
-        kept = anew[-1] if anew else 0
+        kept = restarts[-1] if restarts else 0
         yield from ((start, start) for start in starts[:kept])
         yield starts[kept], ended
 

@@ -1,4 +1,4 @@
-"""Tables of named things (attentions, models, data sets) with one way to add and one to ask."""
+"""Tables of named entries, such as attentions, models and data sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Registry(Generic[T]):
     """A table from names to entries that refuses duplicates and suggests near matches.
 
     Args:
-        kind: What the names stand for, in the singular; it appears in error messages.
+        kind: Singular noun for an entry, such as `attention`, for error messages.
     """
 
     def __init__(self, kind: str) -> None:
@@ -25,9 +25,9 @@ class Registry(Generic[T]):
         self._entries: dict[str, T] = {}
 
     def register(self, name: str, entry: T) -> T:
-        """Add `entry` under `name` and return it; a name taken already raises."""
+        """Add `entry` under `name` and return it; raise if the name is taken."""
         if name in self._entries:
-            raise ConfigError(f"{self.kind} {name!r} is registered already")
+            raise ConfigError(f"{self.kind} {name!r} is already registered; choose another name")
         self._entries[name] = entry
         return entry
 

@@ -1,90 +1,83 @@
-"""The run folder: the one hand-over between training and everything that comes after it.
+"""The run folder: everything that training writes and that other commands read.
 
     config.yaml         the resolved configuration
-    dataset.json        classes, image size, mean and std of the data it was trained on
-    environment.json    versions, hardware, git revision, seed
-    initial.json        which weights it was given to start from, where it was given any
-    metrics.jsonl       one JSON object a line: kind "step", "epoch" or "test"
-    status.json         "running", "finished", "failed", "preempted" or "stopped", and where
-    predictions.npz     target, predicted class and confidence of every test image, in their order
-    summary.json        the result, fractions and seconds; only a finished run has one
-    checkpoints/step-00000123/   whole or not there: written aside, synced, renamed
+    dataset.json        classes, image size, mean and std of the training data
+    split.json.gz       the images of the training, validation and test split, with their hashes
+    environment.json    versions, hardware, git revision, seed and id of the run
+    initial.json        the initial weights, if the run started from given ones
+    metrics.jsonl       one JSON object a line, of kind "step", "epoch" or "test"
+    status.json         state of the run: "running", "finished", "failed", "preempted", "stopped" or
+                        "interrupted" (in a study: to be tried again)
+    predictions.npz     target, predicted class and confidence of all test images, in order
+    summary.json        the result, as fractions and seconds
+    manifest.json       SHA-256 and size of these files, once the run is finished (`manifest.py`)
+    checkpoints/step-00000123/   complete or absent: written elsewhere, synced, then renamed
 
-Reading needs no torch. A checkpoint holds a manifest with the SHA-256 of its other files, so that
-one cut short is told from an intact one.
+Reading does not import torch. `status.json` is the last file that a run writes, so a run is
+finished if its state is "finished". Files of a finished run are verified against the manifest when
+they are read. Each checkpoint has its own manifest, which shows whether it is complete and belongs
+to the run.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import io
 import json
-import os
 import shutil
-import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from saccade.config import Config, dump_config, load_config, with_values
-from saccade.errors import ConfigError, reading_error
+from saccade.checkpoints import MAX_COPIED, METRICS, Checkpoint, parse_rows
+from saccade.config import Config, dump_config, parse_config, with_values
+from saccade.errors import ConfigError, DamagedRunError, RunLockedError, TakenOver, reading_error
+from saccade.io import (
+    CONFIG_LIMITS,
+    MAX_BYTES,
+    append_text,
+    check_writable,
+    locked,
+    make_folder,
+    open_lock,
+    parse_arrays,
+    parse_json_object,
+    read_bytes,
+    read_json_object,
+    remove_leftovers,
+    sha256_file,
+    sync,
+    try_lock,
+    write_file,
+    write_json,
+)
+from saccade.manifest import MANIFEST, Manifest, contradiction, write_manifest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Checkpoint", "RunFolder", "find_runs", "write_json", "write_text"]
+__all__ = ["MENDABLE", "NO_MANIFEST", "PREDICTIONS", "Checkpoint", "RunFolder", "find_runs"]
 
-MANIFEST = "manifest.json"
-METRICS = "metrics.jsonl"
 PREDICTIONS = "predictions.npz"
-_ASIDE, _TRASH, _LOCK = ".writing-", ".trash-", ".lock"
+SPLIT = "split.json.gz"
+_MAX_SPLIT_BYTES = 1 << 30
+_ASIDE, _TRASH, _LOCK, _OWNER = ".writing-", ".trash-", ".lock", ".owner"
 _RUNS_BELOW = (
     "*/config.yaml",
     "runs/*/seed-*/config.yaml",
     "runs/*/seed-*/fold-*/config.yaml",
     "trials/*/config.yaml",
 )
-"""Where the runs are in a folder of runs, a comparison and a search."""
-_GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-
-
-@dataclass(frozen=True, order=True)
-class Checkpoint:
-    """One folder under `checkpoints/`."""
-
-    step: int
-    path: Path
-
-    def fault(self) -> str | None:
-        """Why the checkpoint cannot be used, or None where every file matches the manifest.
-
-        Raises:
-            ConfigError: A file is there and cannot be read, so it may well be intact.
-        """
-        try:
-            manifest = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
-            for name, expected in manifest["sha256"].items():
-                if _sha256(self.path / name) != expected:
-                    return f"{name} is not what was written"
-            return None if manifest["sha256"] else f"{MANIFEST} names no file"
-        except (*_GONE, ValueError, KeyError, TypeError, AttributeError) as error:
-            return f"{type(error).__name__}: {error}"
-        except OSError as error:
-            raise reading_error(self.path, error) from None
-
-    def weights(self, which: Literal["best", "last"]) -> Path:
-        """The safetensors file to use a model from: averaged weights go before live ones."""
-        names = ["best", "average", "model"] if which == "best" else ["average", "model"]
-        files = [self.path / f"{name}.safetensors" for name in names]
-        return next((file for file in files if file.exists()), files[-1])
+"""Glob patterns of runs in a folder of runs, a comparison and a search."""
+MAX_METRICS = 1 << 30
+MENDABLE = {METRICS, PREDICTIONS, "summary.json"}
+"""Files that a resumed run can write again from its last checkpoint."""
+NO_MANIFEST = "it has no manifest, so its files cannot be checked"
+"""Warning for a finished run of an older saccade."""
 
 
 class RunFolder:
-    """A run's folder, to read or to write.
+    """Reads and writes one run folder.
 
     Args:
         path: The folder.
@@ -92,41 +85,48 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._token = ""  # set while this process holds the folder
+        self._checked: dict[Path, tuple[object, str | None]] = {}
 
     @classmethod
     def create(cls, path: str | Path, config: Config) -> RunFolder:
-        """Make a new run folder; one that has a run in it already is refused."""
+        """Create a run folder.
+
+        Raises:
+            ConfigError: The folder already contains a run, or other files.
+        """
         run = cls(path)
         run.check_free()
-        run.path.mkdir(parents=True, exist_ok=True)
+        make_folder(run.path)
         run._write_config(_with_root(config, config.data.root))
         (run.path / "checkpoints").mkdir(exist_ok=True)
         return run
 
     @classmethod
     def open(cls, run: RunFolder | str | Path) -> RunFolder:
-        """Open an existing run folder, by its path or as it is."""
+        """Open an existing run folder, given as a path or as a `RunFolder`."""
         run = run if isinstance(run, RunFolder) else cls(run)
         if not run.exists():
             raise ConfigError(f"{str(run.path)!r} is not a run folder: {run._what_is_there()}")
+        remove_leftovers(run.path)
         return run
 
     def check_free(self) -> None:
-        """Refuse a folder that has a run, or anything else, in it."""
+        """Raise `ConfigError` if the folder contains a run or other files."""
         if self.exists():
             raise ConfigError(
-                f"--out {str(self.path)!r}: a run is there already; add --resume to go on with "
-                "it, or choose another folder"
+                f"--out {str(self.path)!r}: a run is there already; add --resume to continue it, "
+                "or choose another folder"
             )
         if self.path.exists() and (not self.path.is_dir() or self._holds_something()):
             raise ConfigError(f"--out {str(self.path)!r}: exists and is not an empty folder")
 
     def exists(self) -> bool:
-        """Whether a run was started here."""
+        """True if a run was started in this folder."""
         return (self.path / "config.yaml").is_file()
 
     def _what_is_there(self) -> str:
-        """What a path leads to that leads to no run."""
+        """Describe a path that is not a run folder."""
         if not self.path.is_dir():
             return "it is a file" if self.path.exists() else "nothing is there"
         runs = sorted(file.parent for place in _RUNS_BELOW for file in self.path.glob(place))
@@ -134,107 +134,184 @@ class RunFolder:
         return f"it has no config.yaml{below}"
 
     def _holds_something(self) -> bool:
-        """Whether there is more than what a process killed at its start leaves."""
-        begun = (_LOCK, ".config.yaml.")
+        """True if the folder has files other than those of a process that ended before its run.
+
+        Such a process may leave locks and temporary files. A study writes a status for it.
+        """
+        begun = (_LOCK, _OWNER, f".{_OWNER}.", ".config.yaml.", "status.json", ".status.json.")
         return any(not f.name.startswith(begun) for f in self.path.iterdir())
 
     def config(self) -> Config:
         """The configuration the run was started with."""
-        return load_config(self.path / "config.yaml")
+        path = self.path / "config.yaml"
+        content = read_bytes(path, limit=CONFIG_LIMITS.size)
+        self._hold(path.name, content)
+        return parse_config(content, path)
 
     def dataset(self) -> dict[str, Any]:
-        """The facts about the data that the run was trained on."""
+        """Classes, image size and normalization of the run's data."""
         return self._read_json("dataset.json")
 
     def environment(self) -> dict[str, Any]:
-        """Where the run was started and resumed."""
+        """The environments in which the run was started and resumed, and its `run_id`."""
         return self._read_json("environment.json")
 
     def initial(self) -> dict[str, Any]:
-        """The weights the run was given to start from; empty where it was given none."""
+        """The initial weights that the run was given; empty if there were none."""
         return self._read_json("initial.json")
 
     def status(self) -> dict[str, Any]:
-        """The state and position last written."""
-        return self._read_json("status.json")
+        """The last state and position that the run wrote; empty if there is none."""
+        path = self.path / "status.json"
+        return read_json_object(path) if path.exists() else {}
 
     def summary(self) -> dict[str, Any]:
-        """The result; empty where the run is not finished."""
-        return self._read_json("summary.json")
+        """The result; empty if the run is not finished."""
+        return self._read_json("summary.json") if self.is_finished() else {}
 
     def predictions(self) -> dict[str, NDArray[Any]]:
-        """`target`, `predicted` (-1 for an image that could not be read) and `confidence`.
+        """`target`, `predicted` (-1 for an unreadable image) and `confidence` of the test images.
 
-        One entry a test image, in the order of the data set; empty where the run has none.
+        Each array has one entry per image, in data set order. Empty if the run has none.
         """
-        import numpy as np
-
         path = self.path / PREDICTIONS
-        if not path.exists():
-            return {}
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                return dict(arrays)
-        except (ValueError, zipfile.BadZipFile, EOFError) as error:
-            raise ConfigError(f"{str(path)!r} cannot be read: {error}") from None
+        content = read_bytes(path, limit=MAX_BYTES) if path.exists() else None
+        self._hold(path.name, content)
+        return parse_arrays(content, path) if content is not None else {}
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """The rows of `metrics.jsonl`, a line cut short, and all after it, left out.
+        """The rows of `metrics.jsonl` before the first incomplete line.
 
         Args:
             kind: Only rows of this kind: "step", "epoch" or "test".
         """
         path = self.path / METRICS
-        rows = []
-        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-        for line in text.splitlines():
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                break
+        content = read_bytes(path, limit=MAX_METRICS) if path.exists() else b""
+        rows = parse_rows(content.decode("utf-8", errors="replace"))
         return [row for row in rows if kind is None or row["kind"] == kind]
 
     def write(self, name: str, values: Mapping[str, Any]) -> None:
-        """Replace one of the JSON files, atomically."""
+        """Replace a JSON file atomically."""
+        self.check_owner()
         write_json(self.path / name, values)
 
     def write_predictions(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Write `predictions.npz`, atomically."""
+        """Write `predictions.npz` atomically."""
         import numpy as np
 
-        content = io.BytesIO()
-        np.savez(content, allow_pickle=False, **arrays)
-        _write_atomically(self.path / PREDICTIONS, content.getvalue())
+        self.check_owner()
+        write_file(
+            self.path / PREDICTIONS, lambda file: np.savez(file, allow_pickle=False, **arrays)
+        )
+
+    def split(self) -> bytes:
+        """The compressed record of the run's split; empty if the run has none."""
+        path = self.path / SPLIT
+        content = read_bytes(path, limit=_MAX_SPLIT_BYTES) if path.exists() else None
+        self._hold(SPLIT, content)
+        return content or b""
+
+    def write_split(self, content: bytes) -> None:
+        """Write `split.json.gz` atomically."""
+        self.check_owner()
+        write_file(self.path / SPLIT, content)
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add a row to `metrics.jsonl`."""
-        with (self.path / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, allow_nan=False) + "\n")
+        self.check_owner()
+        append_text(self.path / METRICS, json.dumps(row, allow_nan=False) + "\n")
 
-    def rewind_metrics(self, count: int) -> int:
-        """Keep the first `count` rows, so that a resumed run does not write the others twice.
+    def rewind_metrics(self, count: int, checkpoint: Checkpoint | None = None) -> int:
+        """Keep only the first `count` rows, since a resumed run writes the later ones again.
+
+        Args:
+            count: Number of rows at the checkpoint.
+            checkpoint: Checkpoint whose copy of the rows replaces lost ones.
 
         Returns:
-            How many are kept: fewer where some were lost.
+            Number of rows kept; below `count` if rows were lost.
         """
-        rows = [json.dumps(row) + "\n" for row in self.metrics()[:count]]
-        _write_atomically(self.path / METRICS, "".join(rows).encode())
+        self.check_owner()
+        rows = self.metrics()[:count]
+        if len(rows) < count and checkpoint is not None:
+            rows = max(rows, checkpoint.rows()[:count], key=len)
+        write_file(self.path / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
         return len(rows)
 
     def note_data_root(self, root: Path | None) -> None:
-        """Note where the data lies now."""
+        """Save the present folder of the data in `config.yaml`."""
         saved = self.config()
         moved = _with_root(saved, root)
         if moved != saved:
             self._write_config(moved)
 
     def set_aside_metrics(self) -> None:
-        """Keep the rows of a run that starts again for want of an intact checkpoint."""
+        """Rename `metrics.jsonl` before a run without an intact checkpoint starts again."""
         if (self.path / METRICS).exists():
             (self.path / METRICS).replace(self.path / f"damaged-{METRICS}")
+            sync(self.path)
+
+    def is_finished(self) -> bool:
+        """True if the state in `status.json` is "finished"."""
+        return self.status().get("state") == "finished"
+
+    def has_manifest(self) -> bool:
+        """True if the run wrote a manifest when it finished."""
+        return "manifest" in self.status()
+
+    def finish(self, summary: Mapping[str, Any], status: Mapping[str, Any]) -> None:
+        """Write the summary, sync all files of the run, then mark it as finished.
+
+        Args:
+            summary: The result.
+            status: Other values for `status.json`.
+        """
+        self.write("summary.json", summary)
+        run_id = self.environment().get("run_id")
+        self.write("status.json", {**status, "manifest": write_manifest(self.path, run_id)})
+
+    def reopen(self) -> None:
+        """Set a finished run's state to "running" before its files are repaired."""
+        if self.is_finished():
+            values = {k: v for k, v in self.status().items() if k != "manifest"}
+            self.write("status.json", {**values, "state": "running"})
+
+    def damage(self) -> dict[str, str]:
+        """The faults of a finished run by file; empty for an unfinished one.
+
+        Compares files with the manifest, if there is one, and the accuracy with the predictions.
+        """
+        if not self.is_finished():
+            return {}
+        try:
+            manifest = self._manifest()
+            found = manifest.faults() if manifest is not None else {}
+        except DamagedRunError as error:
+            return {MANIFEST: "; ".join(error.faults)}
+        if not found.keys() & MENDABLE:
+            fault = contradiction(self.summary(), self.predictions())
+            found |= {"summary.json": fault} if fault else {}
+        return found
+
+    def is_mendable(self) -> bool:
+        """True if a finished run is damaged and can be repaired from its last checkpoint."""
+        damage = self.damage()
+        return bool(damage) and damage.keys() <= MENDABLE and self.newest_intact()[0] is not None
+
+    def _manifest(self) -> Manifest | None:
+        """The manifest of a finished run; None if it has none or is not finished."""
+        status = self.status()
+        if status.get("state") != "finished" or "manifest" not in status:
+            return None
+        return Manifest.read(self.path, status["manifest"])
+
+    def _hold(self, name: str, content: bytes | None) -> None:
+        """Raise `DamagedRunError` if a file of a finished run differs from the manifest."""
+        if (manifest := self._manifest()) is not None:
+            manifest.check(name, content)
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints, oldest first, intact or not."""
+        """All checkpoints from oldest to newest; they may be damaged."""
         folder = self.path / "checkpoints"
         try:
             paths = [path for path in folder.iterdir() if path.name.startswith("step-")]
@@ -244,46 +321,75 @@ class RunFolder:
             raise reading_error(folder, error) from None
         return sorted(Checkpoint(int(p.name[5:]), p) for p in paths if p.name[5:].isdigit())
 
+    def newest_step(self) -> int:
+        """Step of the newest checkpoint, damaged or not; 0 if there is none."""
+        checkpoints = self.checkpoints()
+        return checkpoints[-1].step if checkpoints else 0
+
     def newest_intact(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest checkpoint whose hashes match, and what is wrong with any newer one."""
+        """The newest checkpoint whose hashes match, and the faults of newer ones.
+
+        Hashes are cached until a file of the checkpoint changes.
+        """
         faults: list[str] = []
+        run_id, manifest = self._known_id(), self._manifest()
         for checkpoint in reversed(self.checkpoints()):
-            fault = checkpoint.fault()
+            fault = self._fault(checkpoint, run_id)
+            if fault is None and manifest is not None:
+                name = f"checkpoints/{checkpoint.path.name}/{MANIFEST}"
+                fault = manifest.fault(name) if name in manifest.files else "it is of another run"
             if fault is None:
                 return checkpoint, faults
             faults.append(f"{checkpoint.path.name}: {fault}")
         return None, faults
 
+    def _known_id(self) -> str | None:
+        """The run's id; None if `environment.json` cannot be read."""
+        try:
+            return self.environment().get("run_id")
+        except ConfigError:
+            return None
+
+    def _fault(self, checkpoint: Checkpoint, run_id: str | None) -> str | None:
+        """Return `checkpoint.fault(run_id)`, cached until a file of the checkpoint changes."""
+        state = checkpoint.file_stats(), run_id
+        known = self._checked.get(checkpoint.path)
+        if known is None or known[0] != state:
+            known = self._checked[checkpoint.path] = state, checkpoint.fault(run_id)
+        return known[1]
+
     @contextmanager
     def new_checkpoint(self, step: int) -> Iterator[Path]:
-        """A folder to fill; when the block ends it becomes `step-<step>`, whole or not at all."""
+        """Yield a folder for the files of a checkpoint; publish it as `step-<step>` at the end."""
+        self.check_owner()
         aside = self.path / "checkpoints" / f"{_ASIDE}{step:08d}"
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         try:
             yield aside
-            hashes = {file.name: _sha256(file) for file in sorted(aside.iterdir())}
+            self._copy_metrics(aside)
+            hashes = {file.name: sha256_file(file) for file in sorted(aside.iterdir())}
             for name in hashes:
-                _sync(aside / name)
-            manifest = json.dumps({"step": step, "sha256": hashes}, indent=2)
-            _write_synced(aside / MANIFEST, manifest.encode())
-            _sync(aside)
-            self._sync_metrics()
+                sync(aside / name)
+            manifest = {"step": step, "run_id": self._known_id(), "sha256": hashes}
+            write_json(aside / MANIFEST, manifest)
+            self.check_owner()
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
         final = aside.with_name(f"step-{step:08d}")
         self._discard(final)
         aside.rename(final)
-        _sync(final.parent)
+        sync(final.parent)
 
     def rotate(self, keep: int) -> None:
         """Delete all but the newest `keep` checkpoints."""
+        self.check_owner()
         for checkpoint in self.checkpoints()[:-keep]:
             self._discard(checkpoint.path)
 
     def clear_leftovers(self, newest: int) -> None:
-        """Delete what a killed process left half done; set aside damaged folders after `newest`."""
+        """Delete unfinished folders of killed processes, and rename checkpoints after `newest`."""
         folder = self.path / "checkpoints"
         for checkpoint in self.checkpoints():
             if checkpoint.step > newest:
@@ -295,60 +401,73 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for this process; a second one that trains here is refused."""
-        with (self.path / _LOCK).open("w") as file:
-            self._hold(file)
-            _held.add(file)
+        """Lock the folder for this process.
+
+        Some file systems do not share locks between machines, so a second process may still enter.
+        The folder therefore stores the token of the last process that entered, and a process with
+        another token stops writing.
+
+        Raises:
+            RunLockedError: Another process is training in this folder.
+        """
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(self.path / _LOCK))
+            except BlockingIOError:
+                raise self._taken() from None
+            remove_leftovers(self.path)
+            self._token = uuid4().hex
+            write_file(self.path / _OWNER, self._token)
             try:
                 yield
             finally:
-                _held.discard(file)
+                self._token = ""
+
+    def check_owner(self) -> None:
+        """Check that this process may still write to the folder.
+
+        Raises:
+            TakenOver: Another process has taken the folder over.
+        """
+        if not self._token:
+            return
+        try:
+            owner = (self.path / _OWNER).read_text(encoding="ascii", errors="replace")
+        except FileNotFoundError:
+            return
+        if owner != self._token:
+            raise TakenOver(f"{str(self.path)!r}: another process has taken the run over")
 
     def check_writable(self, config: Config) -> None:
-        """Refuse a folder that a run could not write to now, as the run would; change nothing.
-
-        A file without a name, which is gone when it is closed, is given the first content of the
-        run; disks that have no such files are asked for the rights alone.
+        """Check that a run could write to the folder, without changing it.
 
         Raises:
             ConfigError: Another process is training there.
             OSError: The folder cannot be made or written to, or its disk is full.
         """
         if (self.path / _LOCK).exists():
-            with (self.path / _LOCK).open("r+") as file:  # a lock over NFS wants the right to write
-                self._hold(file)
-        folder = next(place for place in (self.path, *self.path.parents) if place.exists())
-        try:
-            unnamed = os.open(folder, getattr(os, "O_TMPFILE", os.O_DIRECTORY) | os.O_WRONLY)
-        except OSError as error:
-            if error.errno not in {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}:
-                raise
-            if not os.access(folder, os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from None
-            return
-        with os.fdopen(unnamed, "wb") as file:
-            file.write(dump_config(config).encode())
+            with open_lock(self.path / _LOCK) as file:
+                if not try_lock(file):
+                    raise self._taken()
+        check_writable(self.path, dump_config(config))
 
-    def _hold(self, file: IO[Any]) -> None:
-        """Lock the opened lock file until it is closed."""
-        import fcntl
-
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"{str(self.path)!r}: another process is training here") from None
+    def _taken(self) -> RunLockedError:
+        return RunLockedError(f"{str(self.path)!r}: another process is training here")
 
     def _write_config(self, config: Config) -> None:
-        _write_atomically(self.path / "config.yaml", dump_config(config).encode())
+        write_file(self.path / "config.yaml", dump_config(config))
 
-    def _sync_metrics(self) -> None:
-        """Have the rows that a checkpoint counts outlast a power failure as it does."""
-        for path in (self.path / METRICS, self.path):
-            if path.exists():
-                _sync(path)
+    def _copy_metrics(self, folder: Path) -> None:
+        """Sync `metrics.jsonl` and copy it into the folder of a checkpoint."""
+        path = self.path / METRICS
+        if path.exists():
+            sync(path)
+            sync(self.path)
+            if path.stat().st_size <= MAX_COPIED:
+                shutil.copyfile(path, folder / METRICS)
 
     def _discard(self, path: Path) -> None:
-        """Delete a checkpoint so that a kill half-way leaves nothing that looks like one."""
+        """Delete a checkpoint. It is renamed first, so a kill leaves no partial checkpoint."""
         if path.exists():
             trash = path.with_name(f"{_TRASH}{path.name}")
             shutil.rmtree(trash, ignore_errors=True)
@@ -357,77 +476,16 @@ class RunFolder:
 
     def _read_json(self, name: str) -> dict[str, Any]:
         path = self.path / name
-        if not path.exists():
-            return {}
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ConfigError(f"{str(path)!r} is not valid JSON: {error}") from None
-        except OSError as error:
-            raise reading_error(path, error) from None
-        if not isinstance(values, dict):
-            raise ConfigError(f"{str(path)!r} is not a JSON object")
-        return values
-
-
-_held: set[IO[Any]] = set()
-"""Lock files of folders that this process holds."""
-
-
-def _let_go() -> None:
-    """Close what a forked process has of them: the folder is its parent's, and free with it."""
-    for file in _held:
-        file.close()
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_let_go)
+        content = read_bytes(path) if path.exists() else None
+        self._hold(name, content)
+        return parse_json_object(content, path) if content is not None else {}
 
 
 def find_runs(folder: str | Path) -> list[RunFolder]:
-    """Every run folder at or below `folder`, in the order of their paths."""
+    """All run folders at or below `folder`, sorted by path."""
     return [RunFolder(file.parent) for file in sorted(Path(folder).rglob("config.yaml"))]
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Replace a JSON file, atomically."""
-    write_text(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a text file, atomically."""
-    _write_atomically(path, text.encode())
-
-
 def _with_root(config: Config, root: Path | None) -> Config:
-    """The configuration with its data at a path that holds in whichever folder it is used."""
+    """The configuration with `data.root` as an absolute path."""
     return with_values(config, {"data.root": root and str(root.absolute())})
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    aside = path.with_name(f".{path.name}.{uuid4().hex}")  # machines may share the folder
-    try:
-        _write_synced(aside, content)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """The sections of a configuration: every key, its default and its range.
 
-It reads like a table; `saccade.config` turns YAML and overrides into it.
+`saccade.config` builds them from YAML and overrides.
 """
 
 from __future__ import annotations
@@ -39,23 +39,25 @@ NonNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
+Side = Annotated[int, Field(ge=1, le=16_384)]
 CountOrZero = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Section(BaseModel):
-    """A part of the configuration: immutable, finite numbers only, no unknown keys."""
+    """A part of the configuration. It is immutable and rejects unknown keys, NaN and infinity."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelConfig(Section):
-    """Which network to build; `overrides` and `attention_options` go to `create_model`.
+    """The model. `overrides` and `attention_options` are passed to `create_model`.
 
     Attributes:
-        attention: Token mixing to use instead of the variant's own.
-        overrides: Arguments of the variant to change, such as `depth`.
-        attention_options: Arguments of the attention, such as `num_features`.
+        name: Name of a model variant.
+        attention: Attention to use instead of the variant's own.
+        overrides: Fields of the variant to change, such as `depth`.
+        attention_options: Options of the attention, such as `num_features`.
     """
 
     name: str = "vit_cifar"
@@ -65,24 +67,29 @@ class ModelConfig(Section):
 
 
 class DataConfig(Section):
-    """Which images to learn from, and how they are split.
+    """The data set and its splits.
 
     Attributes:
-        root: Folder of the data; the user's cache where it is left out.
-        val_fraction: Part of the training set held out; 0 trains on all of it. A folder that has
-            its own `val/` beside `test/` is validated on that.
-        split_seed: Seed of that split, apart from `run.seed` so that seeds share one split.
-        num_train: Use only so many training images, validation included.
-        resident_gib: Hub sets whose decoded images take no more than this are kept in memory;
-            larger ones are streamed, epoch by epoch.
-        buffer_mib: Encoded images of a streamed set that a process holds, to shuffle them.
-        folds: Cut the training set into so many stratified parts, by `split_seed`, ...
-        fold: ... of which this one is tested on instead of the test set, and not trained on.
+        root: Folder of the data; default: the user's cache.
+        val_fraction: Fraction of the training set held out for validation; 0 trains on all of it.
+            A folder with both `val/` and `test/` is validated on its `val/`.
+        split_seed: Seed of the validation split. It is separate from `run.seed`, so that runs with
+            different seeds share one split.
+        num_train: Maximum number of training images, validation images included.
+        resident_gib: A Hub data set is kept in memory if its decoded images fit into this size;
+            a larger one is streamed in every epoch.
+        buffer_mib: Size of the shuffle buffer of encoded images, per process, when streaming.
+        folds: Number of stratified parts for cross-validation of the training set. `split_seed`
+            determines the parts.
+        fold: Index of the part that replaces the test set and is not trained on.
+        on_bad_image: `fail` stops at an unreadable image. `skip` leaves it out of the loss and of
+            the accuracy.
+        max_bad_images: Maximum number of skipped images in a split.
     """
 
     name: str = "digits"
     root: Path | None = None
-    image_size: Count | None = None
+    image_size: Side | None = None
     val_fraction: BelowOne = 0.1
     split_seed: Seed = 0
     workers: CountOrZero = 4
@@ -100,24 +107,26 @@ class DataConfig(Section):
         if (self.fold is None) != (self.folds is None):
             raise ValueError(f"folds={self.folds} with fold={self.fold}: give both or neither")
         if self.fold is not None and self.folds is not None and self.fold >= self.folds:
-            raise ValueError(f"fold={self.fold}: wants 0 <= fold < folds={self.folds}")
+            raise ValueError(
+                f"fold must be at least 0 and below folds={self.folds}, got {self.fold}"
+            )
         return self
 
     @property
     def is_without_validation(self) -> bool:
-        """Whether there is surely no validation split; a folder may have a `val/` of its own."""
+        """True if there is no validation split. False for a folder, which may have a `val/`."""
         return self.val_fraction == 0 and self.name != "folder"
 
 
 class AugmentConfig(Section):
-    """What happens to a training image; everything is off unless asked for.
+    """Augmentation of training images. All of it is off by default.
 
     Attributes:
-        erase: Side of the square that is blanked, in pixels.
+        erase: Side of the erased square in pixels.
         mixup: Alpha of mixup's Beta distribution.
-        cutmix: Alpha of cutmix's; with both, each image takes one of them.
-        mix_probability: Share of the images that are mixed at all.
-        resized_crop: Smallest and largest area of a random resized crop.
+        cutmix: Alpha of cutmix's Beta distribution. If both are set, one is chosen per image.
+        mix_probability: Probability that an image is mixed.
+        resized_crop: Smallest and largest area of a random resized crop, as fractions.
     """
 
     crop_padding: CountOrZero = 0
@@ -136,23 +145,24 @@ class AugmentConfig(Section):
     def _crop_is_a_range(self) -> AugmentConfig:
         if self.resized_crop is not None and not 0 < self.resized_crop[0] <= self.resized_crop[1]:
             raise ValueError(
-                f"resized_crop={self.resized_crop}: wants 0 < smallest <= largest <= 1"
+                "resized_crop must be two areas with 0 < smallest <= largest <= 1, got "
+                f"{self.resized_crop}"
             )
         return self
 
 
 class OptimConfig(Section):
-    """How the weights move.
+    """Optimizer and learning-rate schedule.
 
     Attributes:
-        weight_decay: Decoupled for adamw, lion and muon; biases, norms, positions and tokens are
-            spared.
-        momentum: Of sgd and muon.
-        schedule: `one_cycle` rises for `warmup_epochs` (30 % of the run where that is 0) and falls
-            to the end; the others start with `warmup_epochs` of linear warm-up.
-        min_lr_ratio: The last learning rate as a fraction of `lr`.
-        clip_norm: Largest gradient norm; no clipping where it is left out.
-        muon_lr: Learning rate of the hidden matrices; `lr` is for the rest.
+        weight_decay: Decoupled for adamw, lion and muon. It is not applied to biases, norms,
+            positions and tokens.
+        momentum: Momentum of sgd and muon.
+        schedule: `one_cycle` rises for `warmup_epochs` (30 % of the run if that is 0), then falls
+            to the end. The other schedules start with `warmup_epochs` of linear warm-up.
+        min_lr_ratio: Final learning rate as a fraction of `lr`.
+        clip_norm: Maximum gradient norm; null disables clipping.
+        muon_lr: Learning rate of muon for hidden matrices; the other parameters use `lr`.
     """
 
     name: Literal["adamw", "sgd", "adam", "lion", "muon"] = "adamw"
@@ -180,18 +190,21 @@ class OptimConfig(Section):
 
 
 class TrainConfig(Section):
-    """How long, in what pieces and in what precision.
+    """Length, batch size, precision and devices of the training.
 
     Attributes:
-        batch_size: Images an optimiser step sees, over all ranks and accumulation steps.
-        accumulation: Pieces each rank cuts its share of the batch into.
-        ema_decay: Decay of the averaged weights that are then evaluated; off where left out.
+        batch_size: Images per optimizer step, over all ranks and accumulation steps. An epoch has
+            full batches only. The remaining images are dropped; they differ from epoch to epoch.
+            A training set smaller than one batch is one step.
+        accumulation: Number of micro-batches per rank and step.
+        ema_decay: Decay of an exponential moving average of the weights. If set, the average is
+            evaluated.
         early_stopping_patience: Epochs without a better validation accuracy before stopping.
-        compile: Compile stem, blocks and head with torch.compile, each on its own, and on a GPU
-            what makes batches.
-        cuda_graph: On one GPU, record a step once and play it again, so that the host does not
-            hold up the device. Steps in float16 or with `grad_checkpointing` are not recorded.
-        evaluate_with: Weights the test set sees: the best on validation, or the last.
+        compile: Compile stem, blocks and head separately with torch.compile; on a GPU, also the
+            preparation of batches.
+        cuda_graph: On a single GPU, record a training step as a CUDA graph and replay it, which
+            removes launch overhead. Steps in float16 or with `grad_checkpointing` are not recorded.
+        evaluate_with: Weights for the test set: the best on validation, or the last.
     """
 
     epochs: Count = 10
@@ -214,8 +227,8 @@ class TrainConfig(Section):
     def _batch_is_divisible(self) -> TrainConfig:
         if self.batch_size % self.accumulation:
             raise ValueError(
-                f"batch_size={self.batch_size} cannot be cut into accumulation="
-                f"{self.accumulation} equal pieces"
+                f"batch_size must be a multiple of accumulation={self.accumulation}, got "
+                f"{self.batch_size}"
             )
         return self
 
@@ -224,11 +237,12 @@ class RunConfig(Section):
     """Seed, checkpoints and logs.
 
     Attributes:
-        checkpoint_every_steps: Also save in the middle of an epoch.
-        keep_last: Checkpoints kept beside the best one.
-        log_every_steps: Steps between two reads of the loss; each read waits for the device.
-        trackers: Where metrics go besides `metrics.jsonl`; they need the `track` extra.
-        test: Measure the test set at the end; the trials of a search leave it alone.
+        checkpoint_every_steps: Steps between additional checkpoints within an epoch.
+        keep_last: Number of newest checkpoints to keep.
+        log_every_steps: Steps between logged losses; reading the loss synchronizes the device.
+        trackers: Trackers that receive the metrics besides `metrics.jsonl`. They need the `track`
+            extra.
+        test: Evaluate the test set at the end. Trials of a search do not.
     """
 
     seed: Seed = 0
@@ -242,20 +256,20 @@ class RunConfig(Section):
 
 def _number(value: Any) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise ValueError(f"wants a number, got {value!r}")
+        raise ValueError(f"must be a number, got {value!r}")
     return value
 
 
 Number = Annotated[int | float, PlainValidator(_number)]
-"""A number that stays whole where it was written so."""
+"""A number that keeps its type: integers stay integers."""
 
 
 class Range(Section):
-    """Numbers to search: whole ones where `low`, `high` and `step` are, fractions otherwise.
+    """A range of numbers to search: integers if `low`, `high` and `step` are, else floats.
 
     Attributes:
-        log: Search the logarithm, so that each power of ten gets the same share.
-        step: Distance between two candidates; every number in the range where it is left out.
+        log: Sample on a logarithmic scale.
+        step: Distance between candidates; default: the range is continuous.
     """
 
     low: Number
@@ -266,23 +280,23 @@ class Range(Section):
     @model_validator(mode="after")
     def _is_a_range(self) -> Range:
         if not self.low < self.high:
-            raise ValueError(f"low={self.low} is not below high={self.high}")
+            raise ValueError(f"low must be below high={self.high}, got {self.low}")
         if self.log and (self.low <= 0 or self.step is not None):
             raise ValueError(
-                f"log=true wants low > 0 and no step, got low={self.low}, step={self.step}"
+                f"log=true needs low > 0 and no step, got low={self.low}, step={self.step}"
             )
         if self.step is not None and not 0 < self.step <= self.high - self.low:
-            raise ValueError(f"step={self.step} is not between 0 and high - low")
+            raise ValueError(f"step must be above 0 and at most high - low, got {self.step}")
         return self
 
     @property
     def is_whole(self) -> bool:
-        """Whether the candidates are whole numbers."""
+        """True if the candidates are integers."""
         return all(isinstance(n, int) for n in (self.low, self.high, self.step or 0))
 
 
 CANDIDATES = ("range", "choices")
-"""What pydantic calls the two kinds of candidates in the path of a fault."""
+"""Tags of the two kinds of candidates in the location of a pydantic error."""
 
 
 def _range_or_choices(value: Any) -> str | None:
@@ -298,7 +312,7 @@ SearchSpace = dict[
         Discriminator(
             _range_or_choices,
             custom_error_type="neither",
-            custom_error_message="wants {low: ..., high: ...} or a list of choices",
+            custom_error_message="must be {low: ..., high: ...} or a list of choices",
         ),
     ],
 ]
@@ -306,11 +320,10 @@ SearchSpace = dict[
 
 
 class TuneConfig(Section):
-    """How `saccade tune` walks the search space.
+    """Settings of `saccade tune`.
 
     Attributes:
-        startup_trials: Trials drawn at random, and never pruned, before there is enough to learn
-            from.
+        startup_trials: Number of random trials at the start; they are not pruned.
         warmup_epochs: Epochs of a trial before it can be pruned.
     """
 

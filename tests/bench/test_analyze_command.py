@@ -65,9 +65,9 @@ def test_ctrl_c_keeps_what_there_is(command, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("crossover --d 0", "d=0; expected at least 1"),
-        ("crossover --d many", "--d 'many': expected integers"),
-        ("scaling --device tpu", "device='tpu'; accepted: auto, cpu, cuda"),
+        ("crossover --d 0", "d must be at least 1"),
+        ("crossover --d many", "--d must be integers separated by commas, got 'many'"),
+        ("scaling --device tpu", "device must be auto, cpu or cuda, got 'tpu'"),
         ("approximation --out /proc/nowhere", "--out /proc/nowhere"),
     ],
 )

@@ -8,7 +8,7 @@ import torch
 
 from saccade.bench.analysis import crossover, crossover_measure
 from saccade.bench.analysis.crossings import Crossing
-from saccade.bench.analysis.crossover_budget import LEAST_ROUNDS
+from saccade.bench.analysis.crossover_budget import MIN_ROUNDS
 from saccade.bench.analysis.crossover_lines import LINES
 from saccade.bench.analysis.crossover_plot import make_figure
 from saccade.bench.analysis.crossover_schedule import REACHES, lengths
@@ -36,7 +36,7 @@ def test_crossover_measures_every_line(crossed):
     first = min(point.tokens for point in crossed.points)
     assert {point.line for point in crossed.points if point.tokens == first} == lines
     for point in crossed.points:
-        assert len(point.times_ms) >= LEAST_ROUNDS
+        assert len(point.times_ms) >= MIN_ROUNDS
         assert point.p20_ms <= point.median_ms <= point.p80_ms
         assert point.tokens_per_s == pytest.approx(
             1e3 * point.heads * point.tokens / point.median_ms
@@ -107,7 +107,7 @@ def test_a_form_is_compared_with_float64_once_for_each_head_dim(monkeypatch):
     bench = crossover_measure.Device(CPU, "float32", 0.0, [])
     for dim, tokens in ((8, 32), (8, 64), (16, 32)):
         bench.measure(Shape(1, 2, tokens, dim), LINES["cpu"])
-    timed = LEAST_ROUNDS + 1
+    timed = MIN_ROUNDS + 1
     assert Counter(calls) == {(8, 32): timed + 1, (8, 64): timed, (16, 32): timed + 1}
 
 

@@ -26,7 +26,8 @@ def test_attention_prints_json_and_writes_files(tmp_path):
     done = bench("attention", *options.split(), "--no-memory")
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "saccade: backend 'nothing' of 'taylor-direct/nothing'; accepted: auto, torch, triton"
+        "saccade: the backend of a mechanism must be one of auto, torch, triton, "
+        "got 'taylor-direct/nothing'"
     ]
     options = options.replace(",taylor-direct/nothing", "")
     done = bench("attention", *options.split(), "--no-memory", "--json", "--out", str(tmp_path))
@@ -41,6 +42,7 @@ def test_attention_prints_json_and_writes_files(tmp_path):
 def test_calibration_is_filed_and_leaves_other_results_alone(tmp_path, monkeypatch):
     from saccade.bench import calibration, plan
     from saccade.cli import main
+    from saccade.ops.taylor.costs import costs_path
 
     grids = (Grid((calibration.DIRECT, calibration.EFFICIENT), (16, 64), (8,), memory=False),)
     monkeypatch.setattr(plan, "CALIBRATION_GRIDS", {"cpu": grids})
@@ -53,7 +55,7 @@ def test_calibration_is_filed_and_leaves_other_results_alone(tmp_path, monkeypat
     assert {path.suffix for path in tmp_path.glob("calibration_cpu_*")} == {
         ".json", ".md", ".png", ".svg",
     }  # fmt: skip
-    (costs,) = json.loads(calibration.cache_path().read_text())["devices"]["cpu"].values()
+    (costs,) = json.loads(costs_path().read_text())["devices"]["cpu"].values()
     assert set(costs["8"]) == {"crossover_forward", "crossover_training"}
 
 
@@ -61,14 +63,14 @@ def test_calibration_is_filed_and_leaves_other_results_alone(tmp_path, monkeypat
     ("arguments", "told"),
     [
         ("attention -m taylor-drect", "did you mean 'taylor-direct'"),
-        ("attention --n 0", "n=0; expected at least 1"),
-        ("attention --d 4096", "d=4096; expected at least 1 and at most 256"),
-        ("attention --n many", "--n 'many': expected integers"),
+        ("attention --n 0", "n must be at least 1, got 0"),
+        ("attention --d 4096", "d must be at least 1 and at most 256, got 4096"),
+        ("attention --n many", "--n must be integers separated by commas, got 'many'"),
         ("attention --out /proc/nowhere", "--out /proc/nowhere"),
         ("attention --preset gpu", "unknown preset 'gpu'"),
         ("attention --preset cpu --n 5", "leave out --n"),
         ("attention --dtype float31", "did you mean 'float32'"),
-        ("attention --tokens 64 --batch 2", "--tokens fixes B H N"),
+        ("attention --tokens 64 --batch 2", "--tokens sets B H N"),
         ("model --model light_vti", "did you mean 'light_vit'"),
         ("model --model taylorshift_listops", "takes no images"),
         ("model --passes backward", "unknown pass 'backward'"),

@@ -7,17 +7,18 @@ from functools import partial
 import pytest
 import torch
 
-from saccade.bench.calibration import cache_path, device_key, write_costs
+from saccade.bench.calibration import device_key, write_costs
 from saccade.bench.crossover import crossover, softmax_crossovers
-from saccade.bench.environment import describe_environment, hardware_slug
 from saccade.bench.output import write_attention
 from saccade.bench.plots import _comparable
 from saccade.bench.presets import PRESETS
 from saccade.bench.results import AttentionResult, Roof, Row, Timing
 from saccade.bench.tables import as_markdown, provenance, summaries, unsteady
 from saccade.bench.targets import Target, judge
+from saccade.environment import describe_environment, hardware_slug
 from saccade.errors import ConfigError
-from saccade.ops.taylor import choice, explain_choice
+from saccade.ops.taylor import explain_choice
+from saccade.ops.taylor.costs import costs_path, read_costs_once
 
 CPU = torch.device("cpu")
 LENGTHS = (64, 256, 1024, 4096)
@@ -82,7 +83,7 @@ def test_json_round_trip(result):
 
 
 def test_json_of_something_else_is_refused():
-    with pytest.raises(ConfigError, match="is not a result"):
+    with pytest.raises(ConfigError, match="must have format"):
         AttentionResult.from_json('{"format": "other"}')
 
 
@@ -186,8 +187,8 @@ def test_calibration_keeps_what_other_runs_found(result, tmp_path, monkeypatch):
         result.environment, result.roof, [replace(r, head_dim=64) for r in result.rows]
     )
     for dtype, found in (("float32", wider), ("bfloat16", result), ("float32", result)):
-        assert write_costs(found, CPU, dtype) == cache_path()
-    document = json.loads(cache_path().read_text())
+        assert write_costs(found, CPU, dtype) == costs_path()
+    document = json.loads(costs_path().read_text())
     costs = {"crossover_forward": 2000.0, "crossover_training": 2000.0}
     assert document == {
         "version": 1,
@@ -206,18 +207,18 @@ def test_what_is_ahead_at_all_measured_tokens_is_taken_at_the_fewest_of_them(tmp
         for direction in ("forward", "training")
     ]
     write_costs(AttentionResult(describe_environment(CPU), Roof(1.0, 10.0), rows), CPU, "float32")
-    choice._read_costs.cache_clear()
+    read_costs_once.cache_clear()
     ask = partial(explain_choice, head_dim=32, device_name=device_key(CPU), dtype="float32")
     assert [ask(n).algorithm for n in (63, 64)] == ["direct", "efficient"]
-    choice._read_costs.cache_clear()
+    read_costs_once.cache_clear()
 
 
 def test_a_broken_calibration_file_starts_afresh(result, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    cache_path().parent.mkdir(parents=True)
-    cache_path().write_text("{")
+    costs_path().parent.mkdir(parents=True)
+    costs_path().write_text("{")
     write_costs(result, CPU, "float32")
-    assert set(json.loads(cache_path().read_text())["devices"]) == {"cpu"}
+    assert set(json.loads(costs_path().read_text())["devices"]) == {"cpu"}
 
 
 def test_lines_join_only_rows_of_the_same_work():

@@ -16,7 +16,7 @@ from saccade.runs import RunFolder
 from saccade.train import train
 from tests.cli.conftest import Saccade, fresh
 from tests.train.test_resume import stopped_early
-from tests.train.tiny_runs import spoil, tiny
+from tests.train.tiny_runs import forget_manifest, spoil, tiny, unfinish
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
@@ -69,14 +69,18 @@ def test_every_command_is_listed(saccade: Saccade) -> None:
         ("train --hepl", "unknown option '--hepl': did you mean '--help'? (see `saccade train --"),
         ("bench attention --pass x", "unknown option '--pass': did you mean '--passes'? (see `"),
         ("train --ouf x", "unknown option '--ouf': did you mean '--out'? (see `saccade train"),
+        ("train --output_dir x", "unknown option '--output_dir': did you mean '--out'? (see `sacc"),
+        ("train --lr 1", "unknown option '--lr': did you mean 'optim.lr=VALUE'? (see `saccade tra"),
+        ("tune --batch-size 8", "unknown option '--batch-size': did you mean 'train.batch_size=V"),
+        ("compare --hidden-size 8", "did you mean 'model.overrides.embed_dim=VALUE'? (see `sacc"),
         ("train --recipe x", "unknown option '--recipe' (see `saccade train --help`)"),
         ("bench model --z", "unknown option '--z' (see `saccade bench model --help`)"),
-        ("evaluate", "RUN is needed: a run folder (see `saccade evaluate --help`)"),
+        ("evaluate", "RUN is needed: a run folder, or a folder of save_pretrained (see `saccade"),
         ("evaluate x y z", "got unexpected extra argument(s) (y z) (see `saccade evaluate --help`"),
         ("evaluate x --split", "option '--split' requires an argument: train, val or test (see `"),
         (
             "bench attention --n",
-            "requires an argument: numbers of tokens N, by commas (see `saccad",
+            "requires an argument: numbers of tokens N, separated by commas (see `saccad",
         ),
         ("train --quiet=3", "option '--quiet' does not take a value (see `saccade train --help`)"),
         ("evaluate x --batch-size many", "--batch-size 'many': should be a valid integer (see `"),
@@ -219,18 +223,54 @@ def test_train_in_a_fresh_process(recipe: Path, run: Path, tmp_path: Path) -> No
         (["train", "--frobnicate"], 2, "unknown option '--frobnicate'"),
         (["bench", "attention", "--seconds", "inf"], 2, "--seconds 'inf'"),
         (["analyze", "crossover", "--seconds", "inf"], 2, "--seconds 'inf'"),
-        (["bench", "attention", "--n", ""], 2, "--n '' names nothing"),
-        (["bench", "attention", "--d", " , "], 2, "--d ' , ' names nothing"),
-        (["bench", "attention", "--mechanisms", ""], 2, "--mechanisms '' names nothing"),
-        (["bench", "attention", "--passes", ""], 2, "--passes '' names nothing"),
+        (["bench", "attention", "--n", ""], 2, "--n must be values separated by commas, got ''"),
+        (
+            ["bench", "attention", "--d", " , "],
+            2,
+            "--d must be values separated by commas, got ' , '",
+        ),
+        (
+            ["bench", "attention", "--mechanisms", ""],
+            2,
+            "--mechanisms must be values separated by commas, got ''",
+        ),
+        (
+            ["bench", "attention", "--passes", ""],
+            2,
+            "--passes must be values separated by commas, got ''",
+        ),
         (["bench", "attention", "--dtype", ""], 2, "unknown dtype ''"),
-        (["bench", "model", "--model", ""], 2, "--model '' names nothing"),
-        (["bench", "model", "--attention", ","], 2, "--attention ',' names nothing"),
-        (["bench", "model", "--image-size", ""], 2, "--image-size '' names nothing"),
-        (["bench", "model", "--patch-size", ""], 2, "--patch-size '' names nothing"),
-        (["bench", "model", "--passes", ""], 2, "--passes '' names nothing"),
-        (["analyze", "crossover", "--d", ""], 2, "--d '' names nothing"),
-        (["compare", "digits-quick", "--attention", "", "--out", "x"], 2, "'' names nothing"),
+        (
+            ["bench", "model", "--model", ""],
+            2,
+            "--model must be values separated by commas, got ''",
+        ),
+        (
+            ["bench", "model", "--attention", ","],
+            2,
+            "--attention must be values separated by commas, got ','",
+        ),
+        (
+            ["bench", "model", "--image-size", ""],
+            2,
+            "--image-size must be values separated by commas, got ''",
+        ),
+        (
+            ["bench", "model", "--patch-size", ""],
+            2,
+            "--patch-size must be values separated by commas, got ''",
+        ),
+        (
+            ["bench", "model", "--passes", ""],
+            2,
+            "--passes must be values separated by commas, got ''",
+        ),
+        (["analyze", "crossover", "--d", ""], 2, "--d must be values separated by commas, got ''"),
+        (
+            ["compare", "digits-quick", "--attention", "", "--out", "x"],
+            2,
+            "--attention must be values separated by commas, got ''",
+        ),
         (["train", "--resume", "--out", "absent"], 2, "'absent' is not a run folder"),
         (["compare", "--resume", "--out", "absent"], 2, "'absent' is not a comparison"),
         (["compare", "digits-quick", "--out", "/proc/nowhere"], 2, "cannot write there"),
@@ -253,7 +293,7 @@ def test_a_full_disk_behind_stdout_is_told_by_its_code() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 4
-    assert done.stderr == "saccade: [Errno 28] No space left on device\n"
+    assert done.stderr == "saccade: cannot read or write a file: No space left on device\n"
 
 
 def test_debug_shows_the_traceback() -> None:
@@ -282,20 +322,21 @@ def test_broken_files_are_named(
     (tmp_path / "empty.yaml").touch()
     code, _, err = saccade("train", tmp_path / "empty.yaml", "--print-config")
     assert code == 2
-    assert "empty.yaml: is empty" in err
+    assert "empty.yaml is empty: it must have sections" in err
     code, _, err = saccade("train", tmp_path, "--print-config")
-    assert code == 2
-    assert "is a folder: wants a recipe's name or a YAML file" in err
+    assert code == 3
+    assert "must have at least two classes, one sub-folder each, got no sub-folder" in err
     Image.new("L", (8, 8)).save(tmp_path / "bad.png")
     for command in ("train", "compare", "tune"):
         code, _, err = saccade(command, tmp_path / "bad.png", "--out", tmp_path / "out")
         assert code == 2
-        assert "bad.png' is a file of another kind: wants a recipe's name or a file that" in err
+        assert "RECIPE must be a recipe's name or a file that ends in .yaml" in err
+        assert f"got the file {str(tmp_path / 'bad.png')!r}" in err
     (tmp_path / "digits-quick").mkdir()
     monkeypatch.chdir(tmp_path)
     assert saccade("train", "digits-quick", "--print-config")[0] == 0
     shutil.copytree(run, tmp_path / "run")
-    (tmp_path / "run" / "dataset.json").write_text('{"colour": 1}')
+    (tmp_path / "run" / "dataset.json").write_text('{"color": 1}')
     code, _, err = saccade("evaluate", tmp_path / "run")
     assert code == 2
     assert "dataset.json" in err
@@ -312,7 +353,7 @@ def test_newer_run_folder_is_refused(saccade: Saccade, tmp_path: Path) -> None:
 def test_results_of_an_unfinished_run_come_with_a_note(saccade: Saccade, tmp_path: Path) -> None:
     out = tmp_path / "run"
     stopped_early(out)
-    Image.new("L", (8, 8), 90).save(tmp_path / "grey.png")
+    Image.new("L", (8, 8), 90).save(tmp_path / "gray.png")
     status, newest = RunFolder(out).status(), RunFolder(out).checkpoints()[-1]
     note = (
         f"saccade: '{out}' is not finished (preempted; {status['epoch']} of 6 epochs done): "
@@ -321,7 +362,7 @@ def test_results_of_an_unfinished_run_come_with_a_note(saccade: Saccade, tmp_pat
     figures = tmp_path / "figures"
     for words in (
         ["evaluate", out],
-        ["predict", out, tmp_path / "grey.png"],
+        ["predict", out, tmp_path / "gray.png"],
         ["explain", out, "test:0", "--out", figures],
     ):
         code, printed, told = saccade(*words, "--json")
@@ -336,8 +377,8 @@ def test_a_killed_run_is_noted_with_the_checkpoint_that_is_whole(
 ) -> None:
     """A run that is killed is told of as the last write had it, and damage is passed over."""
     out = Path(shutil.copytree(run, tmp_path / "run"))
-    (out / "summary.json").unlink()
     folder = RunFolder(out)
+    unfinish(folder)
     folder.write("status.json", folder.status() | {"state": "running", "epoch": 1})
     before, last = folder.checkpoints()[-2:]
     (last.path / "manifest.json").unlink()
@@ -369,11 +410,11 @@ def test_files_of_a_run_that_hold_something_else(
     saccade: Saccade, run: Path, tmp_path: Path, name: str, content: str
 ) -> None:
     out = Path(shutil.copytree(run, tmp_path / "run"))
-    if name == "status.json":  # which nobody asks of a finished run
-        (out / "summary.json").unlink()
+    forget_manifest(RunFolder(out))
     (out / name).write_text(content)
     code, _, told = saccade("evaluate", out)
-    assert (code, told) == (2, f"saccade: '{out / name}' is not a JSON object\n")
+    assert code == 2
+    assert told.splitlines()[-1] == f"saccade: '{out / name}' is not a JSON object"
 
 
 def test_without_validation_no_weights_are_called_the_best(
@@ -412,7 +453,7 @@ def test_a_run_finds_its_folder_of_images_from_elsewhere(
     code, printed, _ = saccade("evaluate", "../run", "--data-root", "../moved", "--json")
     assert code == 0
     assert json.loads(printed)["count"] == 16
-    (tmp_path / "run" / "summary.json").unlink()
+    unfinish(RunFolder(tmp_path / "run"))
     assert saccade("train", "--resume", "--out", "../run", "data.root=../moved", "--quiet")[0] == 0
     monkeypatch.chdir(tmp_path)
     assert saccade("evaluate", "run", "--json")[0] == 0
@@ -450,10 +491,10 @@ def test_outputs_that_are_not_finite_are_a_failure(
 ) -> None:
     out = Path(shutil.copytree(run, tmp_path / "run"))
     spoil(out, "blocks.0.mlp.fc1.weight", value)
-    Image.new("L", (8, 8), 90).save(tmp_path / "grey.png")
+    Image.new("L", (8, 8), 90).save(tmp_path / "gray.png")
     for words in (
         ["evaluate", out, "--json"],
-        ["predict", out, tmp_path / "grey.png"],
+        ["predict", out, tmp_path / "gray.png"],
         ["explain", out, "test:0", "--out", tmp_path / "figures"],
         ["explain", out, "test:0", "--method", "gradient", "--out", tmp_path / "figures"],
         ["explain", out, "--data", "--weights", "last", "--out", tmp_path / "data"],
@@ -511,8 +552,8 @@ def test_predict(saccade: Saccade, run: Path, tmp_path: Path) -> None:
 def test_predict_from_stdin(
     saccade: Saccade, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Image.new("L", (8, 8), 90).save(tmp_path / "grey.png")
-    with (tmp_path / "grey.png").open(encoding="latin1") as stdin:
+    Image.new("L", (8, 8), 90).save(tmp_path / "gray.png")
+    with (tmp_path / "gray.png").open(encoding="latin1") as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         code, out, err = saccade("predict", run, "-")
     assert code == 0, err
@@ -611,3 +652,33 @@ def test_memory_that_runs_out_anywhere_is_told_by_its_code(run: Path, body: str,
     assert done.returncode == 4, done.stderr
     assert done.stderr.startswith(told)
     assert len(done.stderr.splitlines()) == 1
+
+
+OSC = "\x1b]0;owned\x07"
+HOSTILE = f"cat{OSC}\u202ewhite\nforged 1.0"
+
+
+def test_names_of_classes_and_files_cannot_steer_the_terminal(
+    saccade: Saccade, run: Path, tmp_path: Path
+) -> None:
+    hostile = tmp_path / "run"
+    shutil.copytree(run, hostile)
+    facts = json.loads((hostile / "dataset.json").read_text())
+    facts["class_names"][:] = [f"{HOSTILE}{number}" for number in range(10)]
+    (hostile / "dataset.json").write_text(json.dumps(facts))
+    forget_manifest(RunFolder(hostile))
+    image = tmp_path / f"x{OSC}\x9b2J.png"
+    Image.new("L", (8, 8)).save(image)
+    broken = tmp_path / f"y{OSC}.png"
+    broken.touch()
+    said = [
+        saccade("predict", hostile, image, broken),
+        saccade("explain", hostile, image, "--out", tmp_path / "out"),
+        saccade("evaluate", hostile),
+        saccade("evaluate", tmp_path / f"no{OSC}run"),
+    ]
+    for _, out, err in said:
+        assert not set(out + err) & set("\x1b\x07\x9b\u202e")
+        assert "forged" not in [line[:6] for line in out.splitlines()]
+    assert [code for code, _, _ in said] == [3, 0, 3, 2]
+    assert "x\\x1b]0;owned\\x07\\x9b2J.png  cat\\x1b]0;owned\\x07" in said[0][1]

@@ -1,5 +1,6 @@
 """Ctrl-C and preemption of the tool itself: exit codes that a shell or Slurm can act on."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,8 +13,13 @@ from pathlib import Path
 import pytest
 
 from saccade.cli.interrupts import AGAIN_S, REMINDER, Halted, catch_interrupts
+from saccade.config import load_config
+from saccade.errors import Preempted
 from saccade.runs import RunFolder
+from saccade.train import train
+from saccade.train.signals import STOP_SIGNALS, stop_signals
 from tests.report.made_runs import make_study
+from tests.train.moments import signal_at
 from tests.waiting import PATIENCE_S, wait_until
 
 
@@ -23,7 +29,7 @@ def interrupt() -> None:
     time.sleep(1)
 
 
-def interrupt_a_finaliser() -> None:
+def interrupt_a_finalizer() -> None:
     """Python drops what is raised in one, and goes on."""
 
     class Dying:
@@ -131,7 +137,7 @@ def test_no_interrupt_is_lost(body: Callable[[], None]) -> None:
 
 def test_an_interrupt_that_python_drops_is_raised_again() -> None:
     with pytest.raises(KeyboardInterrupt), catch_interrupts([signal.SIGINT]):
-        interrupt_a_finaliser()
+        interrupt_a_finalizer()
 
 
 def test_errors_without_a_signal_stay_what_they_are() -> None:
@@ -280,3 +286,86 @@ def test_signal_to_the_tool(
     assert newest is not None
     assert not faults
     assert newest.step == run.status()["step"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_the_end_of_a_terminal_and_slurms_warning_save_as_sigterm_does(
+    recipe: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    config = load_config(recipe, ["train.epochs=400"])
+    with signal_at(5, number), pytest.raises(Preempted, match="at step 5 and saved"):
+        train(config, tmp_path / "run", quiet=True)
+    run = RunFolder(tmp_path / "run")
+    assert run.status()["state"] == "preempted"
+    assert run.newest_step() == run.status()["step"] == 5
+    with pytest.raises(Halted, match=f"stopped by {number.name}; go on") as halted:
+        raise Halted(number, resumable=True)
+    assert halted.value.exit_code == 75
+    assert Halted(number).exit_code == 128 + number
+
+
+def test_a_signal_that_the_caller_ignores_stays_ignored() -> None:
+    """As `nohup` wants it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with catch_interrupts(STOP_SIGNALS), stop_signals() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.signal == 0
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert stop.signal == signal.SIGUSR1
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+HANGS = """
+import ctypes, signal
+from saccade.cli import interrupts
+interrupts.PATIENCE_S = 1
+with interrupts.catch_interrupts([signal.SIGINT]):
+    print("in", flush=True)
+    if {ignores}:
+        while True:
+            try:
+                ctypes.CDLL(None).pause()
+            except BaseException:
+                pass
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):  # the second one waits for itself
+        ctypes.CDLL(None).pthread_mutex_lock(mutex)
+"""
+
+
+@pytest.mark.parametrize("ignores", [True, False])
+def test_a_second_ctrl_c_ends_what_obeys_none(ignores: bool) -> None:
+    """Compiled code that is inside of a long call hears no handler of Python's."""
+    command = [sys.executable, "-c", HANGS.format(ignores=ignores)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "in\n"
+    wait_until(lambda: sleeps_for(process.pid, 0.5))  # it is inside of the call
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+
+
+def sleeps_for(pid: int, seconds: float) -> bool:
+    """True if the main thread of a process waits in the kernel for this time."""
+    for _ in range(5):
+        state = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if state != "S":
+            return False
+        time.sleep(seconds / 5)
+    return True
+
+
+def test_a_broken_pipe_for_progress_does_not_fail_a_run(recipe: Path, tmp_path: Path) -> None:
+    words = ["train", str(recipe), "--out", str(tmp_path / "run"), "train.epochs=1", "--json"]
+    command = [sys.executable, "-m", "saccade", *words]
+    ear, mouth = os.pipe()
+    os.close(ear)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=mouth, check=False)
+    os.close(mouth)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["epochs"] == 1
+    assert RunFolder(tmp_path / "run").status()["state"] == "finished"

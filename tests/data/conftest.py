@@ -12,7 +12,7 @@ __all__ = ["saccade", "toy"]
 
 @pytest.fixture(scope="session")
 def toy() -> tuple[Split, DatasetInfo]:
-    """37 random colour images, 9 x 7, in 3 classes."""
+    """37 random color images, 9 x 7, in 3 classes."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (37, 3, 9, 7), generator=generator, dtype=torch.uint8)
     labels = torch.arange(37) % 3

@@ -27,12 +27,14 @@ def save(image: Image.Image, path: Path, **options: object) -> Path:
     return path
 
 
-def good_folder(root: Path, classes: tuple[str, ...] = ("cat", "dog"), count: int = 6) -> Path:
-    """`count` distinct pictures of every class."""
+def good_folder(
+    root: Path, classes: tuple[str, ...] = ("cat", "dog"), count: int = 6, first: int = 0
+) -> Path:
+    """Write `count` distinct pictures per class; another `first` gives different pictures."""
     for number, name in enumerate(classes):
         for i in range(count):
             suffix = ("png", "jpg", "webp")[i % 3]
-            save(picture(100 * number + i), root / name / f"{i}.{suffix}")
+            save(picture(first + 100 * number + i), root / name / f"{i}.{suffix}")
     return root
 
 
@@ -43,7 +45,7 @@ def truncate(path: Path, share: float = 0.6) -> Path:
 
 
 def bomb(path: Path, width: int = 60_000, height: int = 60_000) -> Path:
-    """A PNG of a few bytes whose header promises billions of pixels."""
+    """Write a small PNG file whose header declares billions of pixels."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         check = struct.pack(">I", zlib.crc32(kind + content))
@@ -57,7 +59,7 @@ def bomb(path: Path, width: int = 60_000, height: int = 60_000) -> Path:
 
 
 def close_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the system refuse to list a folder, as it does to whom may not; root always may."""
+    """Make listing a folder fail with a permission error, which root would never get."""
 
     def refusing(listing: Callable[..., Any]) -> Callable[..., Any]:
         def call(path: Any = ".") -> Any:
@@ -69,3 +71,15 @@ def close_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("scandir", "listdir"):
         monkeypatch.setattr(os, name, refusing(getattr(os, name)))
+
+
+def digits_folder(root: Path, first: int = 0, last: int = 12, classes: int = 10) -> Path:
+    """Write digits `first` to `last` of each class of scikit-learn's digits as PNG files."""
+    from sklearn.datasets import load_digits
+
+    pixels, targets = load_digits(return_X_y=True)
+    levels = (pixels.reshape(-1, 8, 8) * 255 / 16).round().astype(np.uint8)
+    for label in range(classes):
+        for number, row in enumerate(np.flatnonzero(targets == label)[first:last], start=first):
+            save(Image.fromarray(levels[row]), root / f"digit-{label}" / f"{number:03d}.png")
+    return root

@@ -1,4 +1,4 @@
-"""Parquet files as the hub keeps them, written by the datasets package itself."""
+"""Write parquet files in the hub's format with the datasets package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = [str(digit) for digit in range(10)]
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """Grey pixels as a PNG file."""
+    """Gray pixels as a PNG file."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return file.getvalue()

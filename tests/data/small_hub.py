@@ -1,4 +1,4 @@
-"""A hub of one data set, as far as the datasets package asks for anything, on this machine."""
+"""A local server with one data set that answers the datasets package's requests to the hub."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ REVISION = "a" * 40
 
 
 class SmallHub(ThreadingHTTPServer):
-    """Serves the files of a folder as the data set `SET`, and remembers what it sent of them.
+    """Serves the files of a folder as the data set `SET` and records the responses.
 
     Attributes:
-        sent: For every request of a part of a file, the file's name and the number of bytes.
-        revisions: Those that were asked for by name.
+        sent: File name and number of bytes of every range request.
+        revisions: Revisions that were requested by name.
     """
 
     def __init__(self, root: Path) -> None:

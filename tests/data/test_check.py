@@ -1,4 +1,4 @@
-"""`saccade data check` as its users run it."""
+"""`saccade data check` on folders with and without faults."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def bad(tmp_path: Path) -> Path:
     return root
 
 
-def test_every_kind_of_fault_is_found(bad: Path) -> None:
+def test_every_kind_of_fault_is_reported(bad: Path) -> None:
     assert faults(bad) == {
         ("zero_byte", "zero.png"),
         ("unreadable", "noise.jpg"),
@@ -77,7 +77,7 @@ def test_every_kind_of_fault_is_found(bad: Path) -> None:
     }
 
 
-def test_a_good_folder_has_none(tmp_path: Path) -> None:
+def test_a_good_folder_has_no_findings(tmp_path: Path) -> None:
     report = check_folder(good_folder(tmp_path))
     assert report.ok
     assert report.num_images == 12
@@ -89,7 +89,7 @@ def test_one_class_alone_is_a_fault(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["val", "test"])
-def test_a_class_that_a_split_lacks_is_a_fault(tmp_path: Path, part: str) -> None:
+def test_a_class_missing_from_a_split_is_a_fault(tmp_path: Path, part: str) -> None:
     good_folder(tmp_path / "train")
     save(picture(300), tmp_path / part / "dog" / "0.png")
     assert faults(tmp_path) == {("missing_class", "cat")}
@@ -119,7 +119,7 @@ def test_a_folder_beside_train_is_a_fault(tmp_path: Path) -> None:
     assert faults(tmp_path) == {("foreign_folder", "fresh"), ("foreign_folder", "Test")}
 
 
-def test_a_folder_that_may_not_be_read_is_a_fault(
+def test_an_unreadable_folder_is_a_fault(
     saccade: Saccade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = save(picture(300), good_folder(tmp_path) / "cat" / "more" / "x.png").parent
@@ -133,8 +133,8 @@ def test_a_folder_that_may_not_be_read_is_a_fault(
     assert saccade("data", "check", tmp_path) == (3, "", told)
 
 
-def test_sixteen_bit_colour_is_seen(tmp_path: Path) -> None:
-    """Pillow opens it as 8-bit without a word."""
+def test_sixteen_bit_color_is_reported(tmp_path: Path) -> None:
+    """Pillow opens it as 8-bit without a warning."""
     import struct
     import zlib
 
@@ -168,7 +168,7 @@ def test_the_command_prints_json(saccade: Saccade, bad: Path, tmp_path: Path) ->
     assert json.loads(out)["ok"]
 
 
-def test_names_are_shown_as_they_are(saccade: Saccade, tmp_path: Path) -> None:
+def test_names_are_printed_unchanged(saccade: Saccade, tmp_path: Path) -> None:
     folder = good_folder(tmp_path / "of [red]", count=2)
     (folder / "cat" / "[bold].png").write_bytes(b"")
     _, out, err = saccade("data", "check", folder)
@@ -215,7 +215,7 @@ def test_long_names_are_shown_whole(
     assert "…" not in out
 
 
-def test_a_fault_is_said_once_and_truly(
+def test_a_fault_is_reported_once(
     saccade: Saccade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
@@ -228,20 +228,22 @@ def test_a_fault_is_said_once_and_truly(
     assert "test result" not in out
 
 
-def test_a_missing_folder_is_one_line(saccade: Saccade, tmp_path: Path) -> None:
+def test_a_missing_folder_is_a_one_line_error(saccade: Saccade, tmp_path: Path) -> None:
     code, _, err = saccade("data", "check", tmp_path / "missing")
     assert code == 3
     assert err.count("\n") == 1
     assert "no such folder" in err
 
 
-def test_a_file_is_not_called_missing(saccade: Saccade, tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_folder_is_an_error(saccade: Saccade, tmp_path: Path) -> None:
     file = save(picture(1), tmp_path / "x.png")
     assert saccade("data", "check", file) == (3, "", f"saccade: '{file}': not a folder\n")
 
 
 @pytest.mark.parametrize("start", [b"", b"\x1f\x8b\x08\0\0\0\0\0\0\3"])
-def test_a_corrupt_archive_is_one_line(saccade: Saccade, tmp_path: Path, start: bytes) -> None:
+def test_a_corrupt_archive_is_a_one_line_error(
+    saccade: Saccade, tmp_path: Path, start: bytes
+) -> None:
     archive = tmp_path / "x.tar.gz"
     archive.write_bytes(start + bytes(range(256)) * 4)
     code, _, err = saccade("data", "fetch", "cifar10", "--from", archive)
@@ -250,7 +252,7 @@ def test_a_corrupt_archive_is_one_line(saccade: Saccade, tmp_path: Path, start: 
     assert f"cannot read {archive}: damaged, or not a tar archive" in err
 
 
-def test_splits_of_other_names_are_one_line(saccade: Saccade, tmp_path: Path) -> None:
+def test_misnamed_split_folders_are_a_one_line_error(saccade: Saccade, tmp_path: Path) -> None:
     for part in ("Train", "Test"):
         good_folder(tmp_path / part)
     code, out, err = saccade("data", "check", tmp_path)
@@ -272,8 +274,8 @@ def test_help_needs_no_torch() -> None:
 
 @pytest.mark.parametrize("suffix", ["gif", "tiff"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_an_animation_may_be_cut_anywhere(tmp_path: Path, suffix: str) -> None:
-    """Training takes a first frame that is whole, whatever comes after it."""
+def test_an_animation_truncated_anywhere_is_reported_or_read(tmp_path: Path, suffix: str) -> None:
+    """Training uses a complete first frame, whatever follows it."""
     path = tmp_path / "cat" / f"moving.{suffix}"
     frames = [picture(number, 8, 6) for number in range(60, 63)]
     save(frames[0], path, save_all=True, append_images=frames[1:])

@@ -1,4 +1,4 @@
-"""Compiled, a loader makes the batches that it makes without, and is compiled once."""
+"""A compiled loader makes the same batches as an uncompiled one, and compiles once."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_resized_crops_are_not_compiled(toy: tuple[Split, DatasetInfo]) -> None:
 
 
 @pytest.mark.parametrize("name", ["trivial", "rand"])
-def test_no_level_hangs_on_a_last_bit(name: str) -> None:
-    """In float64, with maps a hair off, every operation ends at the same levels."""
+def test_levels_do_not_depend_on_the_last_bit(name: str) -> None:
+    """In float64, with slightly changed maps, every operation gives the same levels."""
     size = (11, 13)
     policy = Policy(name, size, torch.tensor([[[[9.0]], [[70.0]], [[200.0]]]]))  # type: ignore[arg-type]
     rows = torch.arange(len(policy.maps)).repeat(3)

@@ -1,4 +1,4 @@
-"""Downloads from a real server on this machine, which misbehaves when asked to."""
+"""Downloads from a local HTTP server that can simulate failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MD5 = hashlib.md5(CONTENT).hexdigest()
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Serves CONTENT; the path says how well."""
+    """Serves CONTENT; the path selects a failure."""
 
     def do_GET(self) -> None:
         server: Server = self.server  # type: ignore[assignment]
@@ -92,7 +92,7 @@ def test_a_download_arrives_whole_and_is_not_repeated(server: Server, tmp_path: 
     assert [p.name for p in path.parent.iterdir()] == ["file"]
 
 
-def test_a_broken_download_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
+def test_an_interrupted_download_is_resumed(server: Server, tmp_path: Path) -> None:
     path = tmp_path / "file"
     with pytest.raises(DataError, match=r"broke after 300000 of 1024000 bytes"):
         download(server.url("/breaks"), path, MD5)
@@ -109,19 +109,19 @@ def test_a_server_without_ranges_starts_over(server: Server, tmp_path: Path) -> 
     assert path.read_bytes() == CONTENT
 
 
-def test_a_complete_part_needs_no_more_bytes(server: Server, tmp_path: Path) -> None:
+def test_a_complete_partial_file_needs_no_download(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file.part").write_bytes(CONTENT)
     download(server.url("/file"), tmp_path / "file", MD5)
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
-def test_wrong_content_is_not_kept(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=f"md5 {MD5}, wants 0000"):
+def test_content_with_a_wrong_checksum_is_deleted(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"checksum mismatch: expected md5 0000.*, got {MD5}"):
         download(server.url("/file"), tmp_path / "file", "0000")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_file_and_a_missing_server_are_one_line(server: Server, tmp_path: Path) -> None:
+def test_a_missing_file_or_server_is_a_one_line_error(server: Server, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the server answers 404") as missing:
         download(server.url("/missing"), tmp_path / "file", MD5)
     with pytest.raises(DataError, match="refused") as refused:
@@ -144,7 +144,7 @@ except FullDiskError as error:
 """
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(server: Server, tmp_path: Path) -> None:
+def test_a_full_disk_is_a_one_line_error_and_leaves_no_file(server: Server, tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL_DISK, server.url("/file"), str(tmp_path / "x"), MD5]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == (f"cannot write {tmp_path}/x.part: File too large\n", "")
@@ -152,7 +152,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(server: Server, tmp_path: Pa
 
 
 def mnist_on(server: Server) -> list[tuple[str, str, str]]:
-    """Put a small MNIST there; names, addresses and checksums of its archives."""
+    """Serve a small MNIST; return names, addresses and checksums of its archives."""
     files = idx_files(zipped=True)
     server.files = {f"/mnist/{name}": content for name, content in files.items()}
     return [
@@ -173,9 +173,7 @@ print(fetch(source, force="force" in sys.argv, tell=lambda what: print(what, flu
 
 
 @pytest.mark.parametrize("word", ["", "force"])
-def test_of_two_that_fetch_at_once_the_second_waits(
-    server: Server, tmp_path: Path, word: str
-) -> None:
+def test_the_second_of_two_fetches_waits(server: Server, tmp_path: Path, word: str) -> None:
     command = [sys.executable, "-c", FETCH, json.dumps(mnist_on(server)), word]
     environment = os.environ | {"SACCADE_DATA": str(tmp_path)}
 
@@ -193,7 +191,7 @@ def test_of_two_that_fetch_at_once_the_second_waits(
     assert len(server.requests) == (8 if word else 4)
 
 
-def test_what_killed_fetches_left_is_removed(
+def test_leftovers_of_killed_fetches_are_removed(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SACCADE_DATA", str(tmp_path))

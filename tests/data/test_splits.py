@@ -37,7 +37,7 @@ def test_a_split_depends_on_its_seed_alone() -> None:
 
 
 def test_a_fraction_of_one_is_refused() -> None:
-    with pytest.raises(DataError, match=r"fraction=1\.0"):
+    with pytest.raises(DataError, match=r"fraction must be in \[0, 1\), got 1\.0"):
         stratified_split(torch.zeros(3, dtype=torch.int64), 1.0, 0)
 
 
@@ -57,7 +57,7 @@ def test_statistics_are_those_of_float64() -> None:
     assert std == pytest.approx(pixels.std((0, 2, 3), correction=0).tolist(), rel=1e-12)
 
 
-def test_a_constant_channel_has_a_usable_spread() -> None:
+def test_a_constant_channel_has_a_positive_std() -> None:
     assert channel_statistics(torch.full((4, 1, 2, 2), 9, dtype=torch.uint8))[1][0] > 0
 
 
@@ -86,8 +86,8 @@ def test_statistics_leave_validation_out() -> None:
 
 @pytest.mark.parametrize("count", [3, 10])
 def test_too_few_images_to_validate_on_are_refused(count: int) -> None:
-    told = f"data.val_fraction=0.1: with {count} training images in {count} classes none is left"
-    with pytest.raises(DataError, match=re.escape(told)):
+    problem = f"data.val_fraction=0.1: {count} training images in {count} classes are too few"
+    with pytest.raises(DataError, match=re.escape(problem)):
         load_splits(DataConfig(num_train=count))
     assert len(load_splits(DataConfig(num_train=count, val_fraction=0)).train) == count
     assert len(load_splits(DataConfig(num_train=20)).val) == 2
@@ -97,12 +97,12 @@ def test_too_few_image_files_to_validate_on_are_refused(tmp_path: Path) -> None:
     good_folder(tmp_path / "train", count=1)
     good_folder(tmp_path / "test", count=1)
     config = DataConfig(name="folder", root=tmp_path, image_size=8, val_fraction=0.5)
-    with pytest.raises(DataError, match=r"data.val_fraction=0 to do without"):
+    with pytest.raises(DataError, match=r"data.val_fraction=0 for no validation"):
         load_splits(config)
     assert not len(load_splits(config.model_copy(update={"val_fraction": 0})).val)
 
 
-def test_an_unknown_set_names_its_neighbours() -> None:
+def test_an_unknown_data_set_suggests_similar_names() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'cifar10'"):
         load_splits(DataConfig(name="cifar_10"))
 
@@ -118,9 +118,9 @@ def test_a_set_that_is_not_cached_says_how_to_get_it(
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (DataConfig(image_size=32), "data.image_size=32: the images of digits are 8 x 8"),
-        (DataConfig(root=Path("x")), "data.root='x': digits is not read from files"),
-        (DataConfig(name="shapes", root=Path("x")), "data.root='x': shapes is not"),
+        (DataConfig(image_size=32), "data.image_size must be unset for digits, whose images are 8"),
+        (DataConfig(root=Path("x")), "data.root must be unset for digits, which is not read from"),
+        (DataConfig(name="shapes", root=Path("x")), "data.root must be unset for shapes"),
     ],
 )
 def test_a_setting_without_effect_is_refused(config: DataConfig, words: str) -> None:
@@ -152,7 +152,7 @@ def test_folds_are_a_partition_that_keeps_proportions(
             assert abs(inside - size / folds) < 1
 
 
-def test_a_fold_takes_the_place_of_the_test_set_which_stays_untouched() -> None:
+def test_a_fold_replaces_the_test_set() -> None:
     whole = load_splits(DataConfig(val_fraction=0))
     test_images = {image.numpy().tobytes() for image in whole.test.images}
     seen: list[bytes] = []
@@ -169,14 +169,14 @@ def test_a_fold_takes_the_place_of_the_test_set_which_stays_untouched() -> None:
     [
         ({"folds": 5}, "give both or neither"),
         ({"fold": 0}, "give both or neither"),
-        ({"folds": 5, "fold": 5}, "0 <= fold < folds=5"),
+        ({"folds": 5, "fold": 5}, "fold must be at least 0 and below folds=5, got 5"),
     ],
 )
-def test_half_a_fold_is_refused(values: dict[str, int], told: str) -> None:
+def test_incomplete_or_invalid_folds_are_refused(values: dict[str, int], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         DataConfig(**values)
 
 
 def test_more_folds_than_images_are_refused() -> None:
-    with pytest.raises(DataError, match="folds=9 is more than the 4 training images"):
-        stratified_fold(torch.zeros(4, dtype=torch.int64), 9, 0, 0)
+    with pytest.raises(DataError, match=r"data\.folds must be at most 20, .*, got 29"):
+        load_splits(DataConfig(num_train=20, folds=29, fold=0))

@@ -1,4 +1,4 @@
-"""Hub sets that are streamed: what holds for a set in memory holds for them, except the order."""
+"""Streamed hub sets behave like sets in memory, except for the order."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_set_is_the_same_in_memory_streamed_and_as_the_package_reads_it(
 
 
 @pytest.mark.parametrize("name", ["none", "crop", "erase", "rand"])
-def test_what_happens_to_an_image_depends_on_seed_epoch_and_index_alone(
+def test_augmentation_depends_only_on_seed_epoch_and_index(
     resident: Splits, streamed: Splits, name: str
 ) -> None:
     alike = Splits(streamed.train, streamed.val, streamed.test, resident.info)
@@ -119,7 +119,7 @@ def test_an_epoch_is_shuffled_over_blocks_and_in_windows(streamed: Splits) -> No
     shuffle=st.booleans(),
 )
 @settings(max_examples=8, deadline=None)
-def test_ranks_share_an_epoch_out_without_rest(
+def test_ranks_partition_an_epoch(
     root: Path,
     resident: Splits,
     batch_size: int,
@@ -158,7 +158,7 @@ def test_fewer_images_than_ranks_still_gives_every_rank_a_step(root: Path) -> No
 
 
 @pytest.mark.parametrize(("name", "workers"), [("none", 0), ("mixes", 2), ("resized", 0)])
-def test_an_epoch_goes_on_where_it_was_left(streamed: Splits, name: str, workers: int) -> None:
+def test_an_epoch_resumes_in_the_middle(streamed: Splits, name: str, workers: int) -> None:
     for rank in range(2):
         options = {"batch_size": 24, "world_size": 2, "rank": rank, "workers": workers}
         whole = list(loader(streamed, AUGMENTS[name], **options).epoch(4))
@@ -196,7 +196,9 @@ def test_sizes_decide_what_is_streamed(root: Path) -> None:
 
 
 def test_a_buffer_too_small_for_two_row_groups_says_what_it_needs(root: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data\.buffer_mib=0\.004: .*wants at least 0\.006"):
+    with pytest.raises(
+        ConfigError, match=r"data\.buffer_mib must be at least 0\.006 .*, got 0\.004$"
+    ):
         load(root, resident_gib=0, buffer_mib=0.004)
     assert load(root, resident_gib=0, buffer_mib=0.006).train.stream is not None
 
@@ -206,7 +208,7 @@ def test_statistics_of_a_sample_are_near_those_of_all(resident: Splits, streamed
     assert streamed.info.std == pytest.approx(resident.info.std, abs=0.01)
 
 
-def test_validation_without_a_class_is_pointed_out(
+def test_a_class_missing_from_validation_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     images, labels = digit_images(0, 100)
@@ -219,7 +221,7 @@ def test_validation_without_a_class_is_pointed_out(
 
 
 def hub_set(root: Path, *, bad: tuple[int, ...] = (), test_label: int | None = None) -> Path:
-    """Two files of 40 digits, some cut short, and a test split whose labels may be hidden."""
+    """Write two files of 40 digits, some truncated, and a test split that may hide its labels."""
     images, labels = digit_images(0, 120)
     images = [image[:60] if number in bad else image for number, image in enumerate(images)]
     write_shards(root, "train", images[:80], labels[:80], files=2, group=10)
@@ -229,7 +231,7 @@ def hub_set(root: Path, *, bad: tuple[int, ...] = (), test_label: int | None = N
     return root
 
 
-def test_a_test_split_that_hides_its_labels_is_passed_over(tmp_path: Path) -> None:
+def test_a_test_split_with_hidden_labels_is_skipped(tmp_path: Path) -> None:
     shown = load(hub_set(tmp_path / "shown"))
     hidden = load(hub_set(tmp_path / "hidden", test_label=-1))
     _, labels = digit_images(80, 120)
@@ -248,13 +250,13 @@ def test_a_bad_image_is_named(tmp_path: Path, workers: int) -> None:
     assert "on_bad_image='skip'" in str(e.value)
 
 
-def test_loading_names_a_bad_image_it_meets(tmp_path: Path) -> None:
+def test_loading_names_a_bad_image_of_the_sample(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"bad image .*parquet row 3: .*on_bad_image='skip'"):
         load(hub_set(tmp_path, bad=(3,)), **STREAMED)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_bad_images_are_passed_over_up_to_a_cap(
+def test_bad_images_are_skipped_up_to_a_limit(
     tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = hub_set(tmp_path, bad=(3, 57))
@@ -270,15 +272,15 @@ def test_bad_images_are_passed_over_up_to_a_cap(
         list(capped.epoch(0))
 
 
-def test_a_batch_of_nothing_but_bad_images_is_not_valid(tmp_path: Path) -> None:
+def test_a_batch_of_only_bad_images_is_not_valid(tmp_path: Path) -> None:
     splits = load(hub_set(tmp_path, bad=(3,)), on_bad_image="skip", **STREAMED)
     batches = list(loader(splits, batch_size=1, shuffle=False).epoch(0))
     assert [int(batch.index) for batch in batches if not batch.valid.all()] == [3]
 
 
-def test_bad_images_of_a_set_in_memory_are_left_out_or_named(tmp_path: Path) -> None:
+def test_bad_images_of_a_set_in_memory_are_skipped_or_an_error(tmp_path: Path) -> None:
     root = hub_set(tmp_path, bad=(3, 57))
-    with pytest.raises(DataError, match=r"row 3: .*on_bad_image='skip', .* would pass it over"):
+    with pytest.raises(DataError, match=r"row 3: .*to skip it, set data\.on_bad_image='skip'"):
         load(root, workers=1)
     assert len(load(root, on_bad_image="skip").train) == 78
     with pytest.raises(DataError, match=r"2 bad images, data\.max_bad_images=1"):
@@ -292,7 +294,7 @@ def test_a_row_without_an_image_is_a_bad_image(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_crops_are_taken_of_the_whole_picture(tmp_path: Path) -> None:
+def test_resized_crops_use_the_full_size_image(tmp_path: Path) -> None:
     wide = Image.new("RGB", (40, 20), "black")
     wide.paste("white", (20, 0, 40, 20))
     file = io.BytesIO()

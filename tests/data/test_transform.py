@@ -1,4 +1,4 @@
-"""The vectorised pass against plain loops, image by image."""
+"""The vectorized transform compared with plain loops over images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = make_key(11, 2, Purpose.AUGMENT)
 def transformed(
     toy: tuple[Split, DatasetInfo], config: AugmentConfig
 ) -> tuple[Tensor, Tensor, object]:
-    """Normalised originals, the transform's output and its draws."""
+    """Normalized originals, the transform's output and its draws."""
     split, info = toy
     assert split.images is not None
     rows = torch.arange(len(split))
@@ -133,7 +133,7 @@ def test_cutmix_counts_its_pixels_exactly() -> None:
     assert weight.max() == 1
 
 
-def test_with_both_each_image_takes_one() -> None:
+def test_with_mixup_and_cutmix_each_image_uses_one() -> None:
     images, out, _, _ = mixed(AugmentConfig(mixup=1.0, cutmix=1.0))
     whole = ((out == images[:-1]) | (out == images[1:])).flatten(1).all(1)
     assert 0.4 < whole.float().mean() < 0.6

@@ -1,4 +1,4 @@
-"""Runs to explain: tiny ones, trained for a moment."""
+"""Fixtures: tiny runs, trained for one epoch."""
 
 from pathlib import Path
 

@@ -1,19 +1,18 @@
-"""Maps as their equations say, whole N x N matrices, from which the answers are computed again."""
+"""Reference maps: whole N x N matrices computed by the equation of each attention."""
 
 import copy
 
 import torch
 from torch import Tensor, nn
 
-from saccade.bench.equations import EQUATIONS
 from saccade.explain import attention_maps
-from saccade.explain.observation import observe
-from saccade.layers import MultiHeadAttention
+from saccade.explain.hooks import observe
+from saccade.layers import ATTENTIONS, MultiHeadAttention
 from saccade.models import VisionTransformer, create_model
 
 
 def small_model(attention: str, **overrides) -> VisionTransformer:
-    """A model of two blocks that has something to look at: weights far from their start."""
+    """A model of two blocks with large q, k and v weights, so that its maps are not uniform."""
     torch.manual_seed(0)
     options = {"depth": 2, "num_classes": 5, "feature_seed": 0} | overrides
     model = create_model("vit_micro_patch4_32", attention=attention, **options)
@@ -28,11 +27,11 @@ def pictures(count: int = 2, seed: int = 0) -> Tensor:
 
 
 def scaled_map(attn: MultiHeadAttention, tokens: Tensor) -> Tensor:
-    """What the heads multiply their values with, (B, H, N, N): the equation at v = identity."""
+    """The matrix that multiplies the values, (B, H, N, N): the equation at v = identity."""
     q, k, _ = attn.heads(tokens)
     values = torch.eye(tokens.shape[1], dtype=tokens.dtype).expand(*q.shape[:3], -1)
     parameters = dict(attn.core.named_parameters()) | dict(attn.core.named_buffers())
-    return EQUATIONS[attn.attention](q, k, values, parameters)
+    return ATTENTIONS[attn.attention].equation_function(q, k, values, parameters)
 
 
 def whole_map(attn: MultiHeadAttention, tokens: Tensor) -> Tensor:
@@ -50,7 +49,7 @@ def errors_of_maps(
 ) -> tuple[float, float]:
     """Errors of a model's float32 maps, and of the plain equation in float32, against float64.
 
-    With a `shift` the equation is given other tokens than the model: an error to be noticed.
+    A `shift` adds an error to the tokens of the equation, which the comparison must detect.
     """
     seen = observe(model, images, range(len(model.blocks)))
     exact_model = copy.deepcopy(model).double()
@@ -68,7 +67,7 @@ def errors_of_maps(
 
 
 class ExplicitAttention(nn.Module):
-    """An attention layer that forms its map and keeps it, so that it can be differentiated by."""
+    """An attention layer that forms and keeps its map, so that autograd gives its gradient."""
 
     def __init__(self, attn: MultiHeadAttention) -> None:
         super().__init__()
@@ -84,7 +83,7 @@ class ExplicitAttention(nn.Module):
 
 
 def explicit(model: VisionTransformer) -> VisionTransformer:
-    """The same model with its attention by the equation."""
+    """Replace the attention of a model by the equation."""
     for block in model.blocks:
         block.attn = ExplicitAttention(block.attn)
     return model

@@ -1,4 +1,4 @@
-"""Pictures of a run's data, and the mass of its maps on the foreground."""
+"""Figures of a run's data, and the mass of its maps on the foreground."""
 
 import json
 import shutil
@@ -8,23 +8,27 @@ import numpy as np
 import pytest
 
 from saccade.data import load_splits
+from saccade.explain.data_figures import _heading
 from saccade.explain.data_pictures import describe_augmentation
-from saccade.explain.mistakes import (
-    Predictions,
+from saccade.explain.misclassified import (
     confident_mistakes,
     confused_pairs,
-    read_predictions,
+    predictions_of,
 )
+from saccade.predictions import Predictions
 from saccade.runs import RunFolder
 from saccade.sections import AugmentConfig
+from saccade.train import train
 from tests.cli.conftest import Saccade
+from tests.data.pictures import digits_folder
+from tests.train.tiny_runs import forget_manifest, tiny
 
 
 def by_name(out: str) -> dict[str, dict]:
     return {found["picture"]: found for found in map(json.loads, out.splitlines())}
 
 
-def test_the_pictures_agree_with_the_evaluation(
+def test_pictures_match_the_confusion_matrix_of_evaluate(
     saccade: Saccade, digits_run: Path, tmp_path: Path
 ) -> None:
     code, out, err = saccade("explain", digits_run, "--data", "--out", tmp_path, "--json")
@@ -48,14 +52,15 @@ def test_the_pictures_agree_with_the_evaluation(
     assert all(mistake["truth"] != mistake["predicted"] for mistake in surest)
 
 
-def test_a_run_without_stored_predictions_is_asked_again(digits_run: Path, tmp_path: Path) -> None:
+def test_missing_predictions_are_computed_again(digits_run: Path, tmp_path: Path) -> None:
     old = tmp_path / "old"
     shutil.copytree(digits_run, old)
+    forget_manifest(RunFolder(old))
     (old / "predictions.npz").unlink()
     test = load_splits(RunFolder(old).config().data).test
-    stored, asked = (read_predictions(RunFolder(run), test) for run in (digits_run, old))
-    assert np.array_equal(stored.predicted, asked.predicted)
-    np.testing.assert_allclose(stored.confidence, asked.confidence, atol=1e-5)
+    stored, computed = (predictions_of(RunFolder(run), test, 10) for run in (digits_run, old))
+    assert np.array_equal(stored.predicted, computed.predicted)
+    np.testing.assert_allclose(stored.confidence, computed.confidence, atol=1e-5)
 
 
 def test_predictions_of_other_data_are_refused(
@@ -63,11 +68,12 @@ def test_predictions_of_other_data_are_refused(
 ) -> None:
     changed = tmp_path / "changed"
     shutil.copytree(digits_run, changed)
+    forget_manifest(RunFolder(changed))
     stored = RunFolder(changed).predictions()
     np.savez(changed / "predictions.npz", **(stored | {"target": (stored["target"] + 1) % 10}))
     code, _, err = saccade("explain", changed, "--data", "--out", tmp_path / "out")
     assert code == 3
-    assert "not of the data that is there now" in err
+    assert "must have the labels of its stored predictions" in err
 
 
 def test_mistakes_are_ranked_and_unreadable_images_left_out() -> None:
@@ -80,16 +86,26 @@ def test_mistakes_are_ranked_and_unreadable_images_left_out() -> None:
     pairs = confused_pairs(predictions, 9)
     assert [(pair.first, pair.second, pair.count) for pair in pairs] == [(0, 1, 3), (0, 2, 1)]
     assert [mistake.place for mistake in pairs[0].first_as_second] == [5, 0]
-    assert predictions.readable == 5
+    assert predictions.num_judged == 5
 
 
-def test_augmentation_is_told_in_the_words_of_the_configuration() -> None:
+def test_a_heading_names_both_classes() -> None:
+    assert _heading("cat", "dog") == "cat taken for dog"
+    first, second = (f"an uncommonly long class name number {n}" for n in (1, 2))
+    heading = _heading(first, second)
+    assert len(heading) <= 44
+    assert heading == "an uncom…umber 1 taken for an uncom…umber 2"
+
+
+def test_augmentation_is_described_by_configuration_keys() -> None:
     config = AugmentConfig(crop_padding=3, flip=True)
     assert describe_augmentation(config) == "as trained: crop_padding 3, flip"
     assert describe_augmentation(AugmentConfig()) == "as trained: no augmentation"
 
 
-def test_mass_on_the_foreground(saccade: Saccade, shapes_run: Path) -> None:
+def test_foreground_command_reports_mass_before_and_after_training(
+    saccade: Saccade, shapes_run: Path
+) -> None:
     code, out, err = saccade("explain", shapes_run, "--foreground", "--json")
     assert code == 0, err
     found = json.loads(out)
@@ -104,3 +120,19 @@ def test_mass_on_the_foreground(saccade: Saccade, shapes_run: Path) -> None:
     plain = found["methods"]["attention"]["untrained"]["mean"]
     assert plain == pytest.approx(found["uniform"]["mean"], abs=0.01)
     assert "trained" in saccade("explain", shapes_run, "--foreground")[1]
+
+
+def test_pictures_are_drawn_after_a_skipped_test_image(saccade: Saccade, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    for part, first in (("train", 0), ("test", 20)):
+        digits_folder(images / part, first, first + 4)
+    (images / "test" / "digit-3" / "021.png").write_bytes(b"no image")
+    skipping = ["data.on_bad_image=skip", "data.name=folder", f"data.root={images}"]
+    few = ["data.image_size=8", "data.num_train=null", "data.num_test=null", "train.epochs=1"]
+    train(tiny(*skipping, *few, "train.batch_size=8"), tmp_path / "run", quiet=True)
+    assert (RunFolder(tmp_path / "run").predictions()["predicted"] < 0).sum() == 1
+    code, out, err = saccade(
+        "explain", tmp_path / "run", "--data", "--out", tmp_path / "out", "--json"
+    )
+    assert code == 0, err
+    assert by_name(out).keys() == {"samples", "confused_pairs", "confident_mistakes"}

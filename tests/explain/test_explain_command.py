@@ -13,7 +13,7 @@ from PIL import Image
 
 from saccade.config import load_config
 from saccade.data import load_splits
-from saccade.explain.look import PIXELS_PER_INCH
+from saccade.explain.sheet import PIXELS_PER_INCH
 from tests.cli.conftest import Saccade
 from tests.waiting import PATIENCE_S
 
@@ -22,7 +22,7 @@ def lines(out: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_one_figure_an_image_and_its_numbers(
+def test_each_image_gets_a_figure_and_its_numbers(
     saccade: Saccade, digits_run: Path, tmp_path: Path
 ) -> None:
     words = ("explain", digits_run, "test:3-4", "--out", tmp_path, "--device", "cpu", "--json")
@@ -46,7 +46,7 @@ def test_one_figure_an_image_and_its_numbers(
         assert 0 < measured["class_token"] < 1
 
 
-def test_an_image_of_the_data_is_what_the_file_of_its_pixels_is(
+def test_an_image_of_the_data_equals_a_file_with_its_pixels(
     saccade: Saccade, digits_run: Path, tmp_path: Path
 ) -> None:
     splits = load_splits(load_config(digits_run / "config.yaml").data)
@@ -65,7 +65,9 @@ def test_an_image_of_the_data_is_what_the_file_of_its_pixels_is(
         assert found == pytest.approx(expected, abs=1e-5)
 
 
-def test_an_image_is_never_written_over(saccade: Saccade, digits_run: Path, tmp_path: Path) -> None:
+def test_input_images_are_not_overwritten(
+    saccade: Saccade, digits_run: Path, tmp_path: Path
+) -> None:
     images = [tmp_path / "one" / "photo.png", tmp_path / "photo.png"]
     for image in images:
         image.parent.mkdir(exist_ok=True)
@@ -97,7 +99,7 @@ def test_compare_puts_two_runs_side_by_side(
     assert both > 1.8 * one
 
 
-def test_mistakes_get_one_line_and_a_code(
+def test_user_errors_give_one_line_and_an_exit_code(
     saccade: Saccade, digits_run: Path, other_run: Path, shapes_run: Path, tmp_path: Path
 ) -> None:
     out = ("--out", tmp_path / "out")
@@ -106,32 +108,40 @@ def test_mistakes_get_one_line_and_a_code(
         (("explain", digits_run, *out), 2, "nothing to explain"),
         (("explain", digits_run, "test:0"), 2, "--out DIR is needed"),
         (("explain", digits_run, "--data"), 2, "--out DIR is needed"),
-        (("explain", digits_run, "--data", "--compare", other_run, *out), 2, "--compare wants"),
+        (("explain", digits_run, "--data", "--compare", other_run, *out), 2, "--compare needs"),
         (("explain", digits_run, tmp_path / "no.png", *out), 3, "no such file"),
         (("explain", digits_run, "test:61", *out), 3, "has images 0 to 60"),
-        (("explain", digits_run, "test:4-2", *out), 3, "'test:4-2': the range ends before"),
-        (("explain", digits_run, "test:-1", *out), 3, "called train:0, val:0 or test:0-4"),
-        (("explain", digits_run, "tset:1", *out), 3, "called train:0, val:0 or test:0-4"),
+        (("explain", digits_run, "test:4-2", *out), 3, "range in ascending order, got 'test:4-2'"),
+        (("explain", digits_run, "test:-1", *out), 3, "such as train:0, val:0 or test:0-4, got"),
+        (("explain", digits_run, "tset:1", *out), 3, "such as train:0, val:0 or test:0-4, got"),
         (("explain", digits_run, "http://x/y.png", *out), 2, "URLs are not fetched"),
-        (("explain", digits_run, "test:0", "--layers", "1", *out), 2, "layers 0 to 0"),
+        (
+            ("explain", digits_run, "test:0", "--layers", "1", *out),
+            2,
+            "layers must be one or more of the model's layers 0 to 0",
+        ),
         (("explain", digits_run, "test:0", "--heads", "0-2", *out), 2, "heads 0 to 1"),
-        (("explain", digits_run, "test:0", "--heads", "a", *out), 2, "expected numbers"),
-        (("explain", digits_run, "test:0", "--heads", "0,5-2", *out), 2, "'5-2' ends before it"),
+        (("explain", digits_run, "test:0", "--heads", "a", *out), 2, "--heads must be numbers"),
+        (
+            ("explain", digits_run, "test:0", "--heads", "0,5-2", *out),
+            2,
+            "ascending ranges, got '5-2'",
+        ),
         (("explain", digits_run, "test:0", "--method", "rolout", *out), 2, "mean 'rollout'"),
         (("explain", digits_run, "test:0", "--weights", "worst", *out), 2, "weights"),
         (("explain", digits_run, "test:0", "--compare", shapes_run, *out), 2, "give image files"),
-        (("explain", digits_run, "--foreground"), 2, "only shapes has masks"),
+        (("explain", digits_run, "--foreground"), 2, "data.name must be 'shapes'"),
         (("explain", digits_run, "test:0", "--out", "/proc/no"), 2, "--out /proc/no"),
     ]
-    for words, code, told in cases:
+    for words, code, message in cases:
         got, printed, err = saccade(*words)
         assert (got, printed) == (code, ""), (words, err)
-        assert told in err
+        assert message in err
         assert len(err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_and_a_corrupt_image_are_named_and_the_others_are_drawn(
+def test_unreadable_images_are_reported_after_the_others(
     saccade: Saccade, digits_run: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -142,7 +152,7 @@ def test_a_missing_and_a_corrupt_image_are_named_and_the_others_are_drawn(
     assert code == 3
     missing, absent, corrupt = err.splitlines()
     assert "missing.png': no such file" in missing
-    assert "'test:61': the test set of the run's data has images 0 to 60" in absent
+    assert "test set of the run's data, which has images 0 to 60, got 'test:61'" in absent
     assert "a.png" in corrupt
     assert out.startswith(str(tmp_path / "in" / "b.png"))
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["b.png", "b.svg"]
@@ -165,7 +175,7 @@ main()
 """
 
 
-def test_ctrl_c_keeps_the_figures_that_are_written(digits_run: Path, tmp_path: Path) -> None:
+def test_ctrl_c_keeps_the_figures_written_so_far(digits_run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ["explain", str(digits_run), "test:0-60", "--out", str(out), "--device", "cpu"]
     command = [sys.executable, "-c", INTERRUPTED_IN_THE_THIRD, *words]
@@ -180,9 +190,7 @@ def test_ctrl_c_keeps_the_figures_that_are_written(digits_run: Path, tmp_path: P
     assert not list(out.glob(".*"))
 
 
-def test_the_bar_goes_to_the_terminal_and_results_to_the_pipe(
-    digits_run: Path, tmp_path: Path
-) -> None:
+def test_progress_goes_to_stderr_and_results_to_stdout(digits_run: Path, tmp_path: Path) -> None:
     terminal, its_end = pty.openpty()
     words = ["explain", str(digits_run), "test:0-1", "--out", str(tmp_path), "--json"]
     process = subprocess.Popen(
@@ -205,11 +213,11 @@ def test_the_bar_goes_to_the_terminal_and_results_to_the_pipe(
 def read_terminal(terminal: int) -> bytes:
     try:
         return os.read(terminal, 1 << 16)
-    except OSError:  # Linux's way to say that the other end is closed
+    except OSError:  # Linux raises this if the other end is closed
         return b""
 
 
-def test_help_names_what_an_image_can_be(saccade: Saccade) -> None:
+def test_help_shows_how_to_name_images_of_the_data(saccade: Saccade) -> None:
     code, out, _ = saccade("explain", "--help")
     assert code == 0
     assert "test:17" in out

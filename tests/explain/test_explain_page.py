@@ -1,4 +1,4 @@
-"""docs/explain.md is true: its snippet runs, its options are those of the command."""
+"""docs/explain.md: its snippet runs, and its options are those of the command."""
 
 import re
 
@@ -15,13 +15,13 @@ def test_the_snippet_runs() -> None:
         exec(compile(code, name, "exec"), {"__name__": name})
 
 
-def test_the_options_are_those_of_the_command(saccade: Saccade) -> None:
-    told = set(re.findall(r"--[a-z]+", " ".join(rows(PAGE, "option"))))
+def test_options_match_the_command(saccade: Saccade) -> None:
+    documented = set(re.findall(r"--[a-z]+", " ".join(rows(PAGE, "option"))))
     known = set(re.findall(r"--[a-z]+", saccade("explain", "--help")[1]))
-    assert told | {"--out", "--help"} == known
+    assert documented | {"--out", "--help"} == known
 
 
-def test_the_figures_are_there_and_small() -> None:
+def test_figures_exist_and_are_small() -> None:
     figures = [
         PAGE.parent / path for path in re.findall(r"\]\(([^)]+\.(?:png|svg))\)", PAGE.read_text())
     ]

@@ -1,4 +1,4 @@
-"""Maps, rollouts and gradients against whole matrices formed by the equations in float64."""
+"""Maps, rollouts and gradients against whole matrices computed by the equations in float64."""
 
 import copy
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from saccade.errors import ConfigError
 from saccade.explain import attention_maps, maps, rollout
-from saccade.explain.observation import observe
+from saccade.explain.hooks import observe
 from saccade.layers import list_attentions
 from saccade.models import SequenceTransformer
 from tests.explain.equations import (
@@ -35,20 +35,20 @@ def worst_ratio(attention: str, shift: float = 0.0) -> float:
 
 
 @pytest.mark.parametrize("attention", list_attentions())
-def test_maps_are_those_of_the_equation(attention: str) -> None:
+def test_maps_equal_the_equation(attention: str) -> None:
     """At most twice the error of the plain equation in the same dtype."""
     assert worst_ratio(attention) <= 2
 
 
 @pytest.mark.parametrize("attention", list_attentions())
-def test_the_comparison_notices_other_tokens(attention: str) -> None:
-    """The layers had other tokens, a hundredth of their spread away."""
+def test_comparison_catches_shifted_tokens(attention: str) -> None:
+    """The equation gets tokens shifted by 0.01."""
     assert worst_ratio(attention, shift=0.01) > 20
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("attention", list_attentions())
-def test_rows_sum_to_one_and_the_model_answers_as_ever(attention: str, pooling: str) -> None:
+def test_rows_sum_to_one_and_logits_are_unchanged(attention: str, pooling: str) -> None:
     model, images = small_model(attention, **POOLINGS[pooling]), pictures()
     found = attention_maps(model, images, method="rollout")
     ones = torch.ones(2, 2, 4)
@@ -60,7 +60,7 @@ def test_rows_sum_to_one_and_the_model_answers_as_ever(attention: str, pooling: 
 
 
 def whole_maps(model, images: Tensor) -> list[Tensor]:
-    """The map of every layer, of the tokens that the model itself gives it."""
+    """The map of every layer, for the tokens that the model gives it."""
     seen = observe(model, images, range(len(model.blocks)))
     with torch.no_grad():
         return [whole_map(layer.attn, layer.tokens) for layer in seen.layers]
@@ -83,7 +83,7 @@ def readout_of(model, images: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("attention", list_attentions())
-def test_rollout_is_the_product_of_the_whole_matrices(attention: str, pooling: str) -> None:
+def test_rollout_equals_the_product_of_whole_matrices(attention: str, pooling: str) -> None:
     model = small_model(attention, **POOLINGS[pooling]).double()
     images = pictures().double()
     row = readout_of(model, images)[:, None]
@@ -99,8 +99,8 @@ def test_rollout_is_the_product_of_the_whole_matrices(attention: str, pooling: s
 
 @pytest.mark.parametrize("pooling", ["token", "avg"])
 @pytest.mark.parametrize("attention", list_attentions())
-def test_gradients_are_those_of_a_map_that_is_formed(attention: str, pooling: str) -> None:
-    """Autograd through attention that forms its map, against dy/dA made from the fast path."""
+def test_gradients_equal_those_of_an_explicit_map(attention: str, pooling: str) -> None:
+    """dy/dA by autograd through an explicit map, against dy/dA from the fast path."""
     model = small_model(attention, **POOLINGS[pooling]).double()
     images, target = pictures().double(), torch.tensor([3, 1])
     found = attention_maps(model, images, method="gradient", target=target)
@@ -119,7 +119,7 @@ def test_gradients_are_those_of_a_map_that_is_formed(attention: str, pooling: st
 
 
 @pytest.mark.parametrize("attention", ["softmax", "taylorshift", "performer"])
-def test_windows_roll_out_as_their_matrices_say(attention: str) -> None:
+def test_rollout_of_windows_equals_the_product_of_their_matrices(attention: str) -> None:
     model = small_model(attention, window=3, shifted=True).double()
     images, grid = pictures().double(), (8, 8)
     seen = observe(model, images, [0, 1])
@@ -134,7 +134,9 @@ def test_windows_roll_out_as_their_matrices_say(attention: str) -> None:
 
 
 @pytest.mark.parametrize("method", maps.METHODS)
-def test_pieces_make_the_whole(method: maps.Method, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_do_not_change_the_summary(
+    method: maps.Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, images = small_model("taylor", **POOLINGS["avg"]).double(), pictures().double()
     whole = attention_maps(model, images, method=method)
     monkeypatch.setattr(maps, "CHUNK_BYTES", 1)
@@ -150,14 +152,14 @@ def test_half_precision_is_summed_in_float32() -> None:
     assert relative_error(found, exact.double()) < 0.05
 
 
-def test_samples_do_not_see_each_other() -> None:
+def test_samples_are_independent() -> None:
     model, images = small_model("performer").double(), pictures(3).double()
     together = attention_maps(model, images, method="gradient").summary
     alone = torch.cat([attention_maps(model, x[None], method="gradient").summary for x in images])
     torch.testing.assert_close(together, alone)
 
 
-def test_layers_and_heads_are_those_asked_for() -> None:
+def test_layers_and_heads_select_maps() -> None:
     model, images = small_model("softmax"), pictures()
     everything = attention_maps(model, images)
     some = attention_maps(model, images, layers=[-1], heads=[3, 1])
@@ -169,7 +171,7 @@ def test_layers_and_heads_are_those_asked_for() -> None:
     assert torch.equal(mean.on_grid(mean.summary)[:, 1, 2], mean.summary[:, 1 + 8 + 2])
 
 
-def test_the_model_is_left_as_it_was() -> None:
+def test_model_is_unchanged() -> None:
     model, images = small_model("softmax", proj_drop_rate=0.5).train(), pictures()
     model.set_grad_checkpointing()
     attention_maps(model, images, method="gradient")
@@ -181,20 +183,22 @@ def test_the_model_is_left_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
-        ({"layers": [2]}, r"layers=\[2\]: the model has layers 0 to 1"),
+        ({"layers": [2]}, r"layers must be one or more of the model's layers 0 to 1 .* got \[2\]"),
         ({"heads": [-5]}, "heads 0 to 3"),
-        ({"layers": []}, "layers 0 to 1"),
+        ({"layers": []}, r"layers 0 to 1 .* got \[\]"),
         ({"method": "atention"}, "did you mean 'attention'"),
     ],
 )
-def test_mistakes_are_told(arguments: dict[str, object], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_bad_arguments_are_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         attention_maps(small_model("softmax"), pictures(), **arguments)
 
 
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), SequenceTransformer(8, 4, embed_dim=12)])
-def test_a_model_without_image_maps_is_refused(model: nn.Module) -> None:
-    with pytest.raises(ConfigError, match=f"model is a {type(model).__name__}"):
+def test_other_models_are_refused(model: nn.Module) -> None:
+    with pytest.raises(
+        ConfigError, match=f"model must be a VisionTransformer, got {type(model).__name__}"
+    ):
         attention_maps(model, pictures())

@@ -1,4 +1,4 @@
-"""Maps of 4,096 tokens take less than 1 GiB beside the forward pass: a fresh process measures."""
+"""Maps of 4,096 tokens need less than 1 GiB beyond the forward pass, in a fresh process."""
 
 import json
 import subprocess
@@ -49,12 +49,12 @@ def measure(attention: str, method: str, chunk_bytes: int = 0) -> dict[str, floa
         ),
     ],
 )
-def test_maps_of_4096_tokens_fit_in_a_gibibyte(attention: str, method: str) -> None:
+def test_maps_of_4096_tokens_need_less_than_a_gibibyte(attention: str, method: str) -> None:
     found = measure(attention, method)
     assert found["tokens"] == 4096
     assert found["extra_mib"] < 1024
 
 
 @pytest.mark.slow
-def test_the_measure_sees_a_map_that_is_formed_at_once() -> None:
+def test_measurement_catches_a_map_formed_at_once() -> None:
     assert measure("taylor", "attention", chunk_bytes=1 << 40)["extra_mib"] > 1024

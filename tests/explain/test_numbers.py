@@ -1,4 +1,4 @@
-"""Overlays and the numbers beside them."""
+"""Overlays and the statistics of maps."""
 
 import math
 
@@ -13,25 +13,25 @@ from saccade.explain.foreground import mass_on_foreground
 from saccade.explain.measures import describe_map, relative_to_uniform
 
 
-def test_equal_weights_and_a_single_one() -> None:
+def test_statistics_of_a_uniform_and_a_one_hot_map() -> None:
     even = describe_map(torch.full((17,), 1 / 17), (4, 4))
     assert even["entropy"] == pytest.approx(math.log(17))
     assert even["relative_entropy"] == pytest.approx(1)
     assert even["class_token"] == pytest.approx(1 / 17)
-    assert even["centre"] == pytest.approx([0.5, 0.5])
+    assert even["center"] == pytest.approx([0.5, 0.5])
     assert even["half_mass"] == 0.5
     one = describe_map(torch.zeros(16).index_fill(0, torch.tensor(6), 2.0), (4, 4))
     assert one == {
         "entropy": 0,
         "relative_entropy": 0,
         "class_token": 0,
-        "centre": pytest.approx([0.375, 0.625]),
+        "center": pytest.approx([0.375, 0.625]),
         "peak": [1, 2],
         "half_mass": 1 / 16,
     }
 
 
-def test_weights_are_told_as_multiples_of_equal_ones() -> None:
+def test_relative_weights_are_multiples_of_uniform_weights() -> None:
     weights = torch.tensor([0.5, 0.25, 0.25, 0.0])
     assert relative_to_uniform(weights, weights[1:]).tolist() == [1, 1, 0]
 
@@ -44,7 +44,7 @@ def test_mass_on_a_mask_is_counted_in_pixels() -> None:
     assert mass_on_foreground(0 * patches, masks).tolist() == [0.125, 0.125]
 
 
-def test_the_overlay_is_the_image_or_the_map_or_between() -> None:
+def test_opacity_blends_image_and_map() -> None:
     image = torch.rand(3, 8, 8)
     weights = torch.zeros(4, 4)
     weights[1, 2] = 1
@@ -57,7 +57,7 @@ def test_the_overlay_is_the_image_or_the_map_or_between() -> None:
     assert overlay(torch.rand(1, 6, 12), torch.rand(2, 4), size=64).shape == (32, 64, 3)
 
 
-def test_limits_hold_several_maps_to_one_scale() -> None:
+def test_limits_give_several_maps_one_color_scale() -> None:
     image, weights = torch.rand(1, 8, 8), torch.rand(4, 4)
     own = overlay(image, weights)
     assert np.array_equal(own, overlay(image, 4 * weights))
@@ -67,19 +67,24 @@ def test_limits_hold_several_maps_to_one_scale() -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "weights", "options", "told"),
+    ("image", "weights", "options", "message"),
     [
-        (torch.rand(2, 8, 8), torch.rand(4, 4), {}, "image has shape"),
-        (torch.rand(3, 8, 8), torch.rand(1, 4, 4), {}, "weights has shape"),
-        (torch.rand(3, 8, 8), torch.rand(4, 4), {"opacity": 2}, "opacity=2"),
+        (torch.rand(2, 8, 8), torch.rand(4, 4), {}, "image must be a tensor of shape"),
+        (torch.rand(3, 8, 8), torch.rand(1, 4, 4), {}, "weights must be a tensor of shape"),
+        (
+            torch.rand(3, 8, 8),
+            torch.rand(4, 4),
+            {"opacity": 2},
+            r"opacity must be a number in \[0, 1\], got 2",
+        ),
     ],
 )
-def test_an_overlay_of_anything_else_is_refused(image, weights, options, told) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_bad_arguments_of_overlay_are_refused(image, weights, options, message) -> None:
+    with pytest.raises(ConfigError, match=message):
         overlay(image, weights, **options)
 
 
-def test_layers_are_spread_from_first_to_last() -> None:
+def test_spread_selects_layers_from_first_to_last() -> None:
     assert [spread(depth) for depth in (1, 3, 4, 12)] == [
         [0],
         [0, 1, 2],

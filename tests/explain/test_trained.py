@@ -1,4 +1,4 @@
-"""Maps of trained models, all attentions, on digits and on CIFAR-10 where that is in the cache."""
+"""Maps of trained models of all attentions, on digits and, if it is cached, on CIFAR-10."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from saccade.layers import list_attentions
 from saccade.runs import RunFolder
 from saccade.train import train
 from saccade.train.build import load_model
-from saccade.train.pictures import normalise
+from saccade.train.image_inputs import normalize
 from tests.explain.equations import errors_of_maps
 
 SHORT = {
@@ -32,14 +32,16 @@ SHORT = {
 @pytest.mark.slow
 @pytest.mark.parametrize("data", SHORT)
 @pytest.mark.parametrize("attention", list_attentions())
-def test_maps_of_trained_models(attention: str, data: str, tmp_path: Path) -> None:
+def test_maps_of_trained_models_equal_the_equation(
+    attention: str, data: str, tmp_path: Path
+) -> None:
     if data == "cifar10" and not cache_path("cifar10").exists():
         pytest.skip("cifar10 is not in the cache")
     config = load_config("digits-quick", [f"model.attention={attention}", *SHORT[data]])
     train(config, tmp_path / "run", quiet=True)
     model, info = load_model(RunFolder(tmp_path / "run"))
     test = load_splits(config.data).test
-    images = torch.stack([normalise(pixels, info) for pixels in test.images[:16]])
+    images = torch.stack([normalize(pixels, info) for pixels in test.images[:16]])
     found, plain = errors_of_maps(model, images)
     assert found <= 2 * plain
     sums = attention_maps(model, images).weights.double().sum(dim=-1)

@@ -1,6 +1,8 @@
-"""Multi-head attention with each core: what it computes, keeps, refuses, and how it compiles."""
+"""Multi-head attention with each core: results, saved state, errors, compilation."""
 
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -19,10 +21,11 @@ from saccade.layers import (
 from saccade.layers.cores import SoftmaxCore
 from saccade.layers.performers import LearnedFeatureCore, RandomFeatureCore
 from saccade.ops.taylor import speed_threshold
+from tests.waiting import PATIENCE_S
 
 NAMES = list_attentions()
-# Inductor needs a C++ compiler on the CPU; without one the graph is still traced whole. (Plain
-# aot_eager trips over softplus_backward in torch 2.13.)
+# Inductor needs a C++ compiler on the CPU. Without one, the graph is still traced as a whole.
+# (Plain aot_eager fails on softplus_backward in torch 2.13.)
 BACKEND = "inductor" if shutil.which("c++") or shutil.which("g++") else "aot_eager_decomp_partition"
 every_attention = pytest.mark.parametrize("name", NAMES)
 
@@ -32,8 +35,8 @@ def make(name, dim=32, heads=2, **options):
     return MultiHeadAttention(dim, heads, name, **options)
 
 
-def test_the_nine_names():
-    assert NAMES == [
+def test_names():
+    published = [
         "performer",
         "performer_elu",
         "performer_exp",
@@ -44,16 +47,17 @@ def test_the_nine_names():
         "taylor",
         "taylorshift",
     ]
-    assert list_attentions("taylor*") == ["taylor", "taylorshift"]
+    assert [name for name in NAMES if name in published] == published
+    assert list_attentions("taylors*") == ["taylorshift"]
 
 
 @every_attention
-def test_parameters_have_timms_names(name):
+def test_parameters_have_timm_names(name):
     keys = [key for key in make(name).state_dict() if not key.startswith("core.")]
     assert keys == ["qkv.weight", "qkv.bias", "proj.weight", "proj.bias"]
 
 
-def test_softmax_is_torchs_multi_head_attention():
+def test_softmax_equals_torch_multi_head_attention():
     ours, peer = make("softmax"), nn.MultiheadAttention(32, 2, batch_first=True)
     with torch.no_grad():
         peer.in_proj_weight.copy_(ours.qkv.weight)
@@ -68,7 +72,7 @@ def test_softmax_is_torchs_multi_head_attention():
 
 @every_attention
 @pytest.mark.parametrize("masked", [False, True], ids=["full", "masked"])
-def test_weights_times_values_are_the_output(name, masked):
+def test_output_equals_weights_times_values(name, masked):
     layer = make(name).double()
     x = torch.randn(2, 30, 32, dtype=torch.float64)
     mask = (torch.rand(2, 30) > 0.4) if masked else None
@@ -81,7 +85,18 @@ def test_weights_times_values_are_the_output(name, masked):
 
 
 @every_attention
-def test_every_parameter_learns(name):
+@pytest.mark.parametrize("masked", [False, True], ids=["full", "masked"])
+def test_core_equals_the_equation_of_its_entry(name, masked):
+    core = create_core(name, 2, 16).double().eval()
+    q, k, v = (torch.randn(2, 2, 30, 16, dtype=torch.float64) for _ in range(3))
+    mask = (torch.rand(2, 30) > 0.4) if masked else None
+    own = {**dict(core.named_parameters()), **dict(core.named_buffers())}
+    expected = ATTENTIONS[name].equation_function(q, k, v, own, mask)
+    torch.testing.assert_close(core(q, k, v, key_mask=mask), expected)
+
+
+@every_attention
+def test_every_parameter_gets_a_gradient(name):
     layer = make(name)
     layer(torch.randn(2, 30, 32)).square().sum().backward()
     for key, parameter in layer.named_parameters():
@@ -92,7 +107,7 @@ def test_every_parameter_learns(name):
 
 @every_attention
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
-def test_other_dtypes(name, dtype):
+def test_other_dtypes_match_float32(name, dtype):
     layer = make(name)
     x = torch.randn(2, 30, 32)
     expected = layer(x)
@@ -103,7 +118,7 @@ def test_other_dtypes(name, dtype):
 
 
 @every_attention
-def test_autocast(name):
+def test_autocast_matches_float32(name):
     layer = make(name)
     x = torch.randn(2, 30, 32)
     expected = layer(x)
@@ -129,8 +144,8 @@ def test_compiles_to_one_graph(name):
 
 
 @every_attention
-def test_compiles_where_torch_cannot_trace_whether_there_is_autocast(name, monkeypatch):
-    """As in torch 2.11: the graph broke in every block, and its pieces ran one by one."""
+def test_compiles_without_a_traceable_autocast_query(name, monkeypatch):
+    """torch 2.11 cannot trace `is_autocast_available`, which broke the graph in every block."""
     ask = torch._dynamo.disable(torch.amp.is_autocast_available)
     monkeypatch.setattr(torch.amp, "is_autocast_available", ask)
     torch._dynamo.reset()
@@ -140,7 +155,7 @@ def test_compiles_where_torch_cannot_trace_whether_there_is_autocast(name, monke
 
 
 @every_attention
-def test_exports(name):
+def test_exports_for_any_batch_size(name):
     layer = make(name).eval()
     x = torch.randn(2, 30, 32)
     exported = torch.export.export(
@@ -150,9 +165,46 @@ def test_exports(name):
     torch.testing.assert_close(exported.module()(other), layer(other))
 
 
+LOAD = """
+import sys, warnings
+import torch
+warnings.simplefilter("ignore")
+folder, x = sys.argv[1], torch.ones(2, 30, 32)
+for name in ("softmax", "performer"):
+    torch.export.load(f"{folder}/{name}.pt2").module()(x)
+assert "saccade" not in sys.modules
+import saccade
+try:
+    torch.export.load(f"{folder}/taylorshift.pt2")
+except RuntimeError as error:
+    print(error)
+else:
+    sys.exit("loads without saccade.ops, contrary to the documentation")
+import saccade.ops
+print(torch.export.load(f"{folder}/taylorshift.pt2").module()(x).double().sum().item())
+"""
+
+
+def test_saved_programs_load_as_documented(tmp_path):
+    """docs/attention.md: only programs of Taylor attention need `import saccade.ops`."""
+    for name in ("softmax", "performer", "taylorshift"):
+        layer = make(name).eval()
+        exported = torch.export.export(layer, (torch.randn(2, 30, 32),))
+        torch.export.save(exported, tmp_path / f"{name}.pt2")
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, tmp_path], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 0, done.stderr
+    message, total = done.stdout.splitlines()
+    assert "error when deserializing the saved file" in message
+    assert "We failed to resolve torch.ops.saccade.taylor_direct" in done.stderr
+    expected = layer(torch.ones(2, 30, 32)).double().sum().item()
+    assert float(total) == pytest.approx(expected, rel=1e-5)
+
+
 @every_attention
 def test_exports_for_any_number_of_tokens(name):
-    """`auto` would choose between two algorithms by their number."""
+    """Taylor attention needs a fixed algorithm: `auto` depends on the number of tokens."""
     options = {"algorithm": "efficient"} if name.startswith("taylor") else {}
     layer = make(name, attention_options=options).eval()
     tokens = torch.export.Dim("tokens", min=2, max=4000)
@@ -164,7 +216,7 @@ def test_exports_for_any_number_of_tokens(name):
 
 
 @every_attention
-def test_no_tokens_make_none(name):
+def test_zero_tokens_give_zero_tokens(name):
     assert make(name)(torch.randn(2, 0, 32)).shape == (2, 0, 32)
 
 
@@ -177,8 +229,8 @@ def test_builds_on_meta(name):
 
 
 @every_attention
-def test_flops_agree_with_torchs_counter(name):
-    """On meta, where every operator is counted and none is run."""
+def test_flops_equal_torch_flop_counter(name):
+    """On the meta device every operator is counted and none is run."""
     with torch.device("meta"):
         layer = make(name)
         x = torch.empty(1, 40, 32)
@@ -191,7 +243,7 @@ def test_flops_agree_with_torchs_counter(name):
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "efficient"])
-def test_flops_of_both_taylor_algorithms(algorithm):
+def test_taylor_flops_equal_torch_flop_counter(algorithm):
     with torch.device("meta"):
         layer = make("taylorshift", attention_options={"algorithm": algorithm})
         x = torch.empty(1, 500, 32, requires_grad=True)
@@ -204,7 +256,7 @@ def test_flops_of_both_taylor_algorithms(algorithm):
 
 
 @pytest.mark.parametrize("name", ["softmax", "taylor", "taylorshift"])
-def test_weight_dropout_drops_in_training_alone(name):
+def test_weight_dropout_is_active_only_in_training(name):
     layer = make(name, attn_drop=0.5)
     x = torch.randn(2, 600, 32)
     plain = make(name)
@@ -219,12 +271,12 @@ def test_weight_dropout_drops_in_training_alone(name):
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("performer")])
 def test_weight_dropout_on_a_linear_path_is_refused(name):
     with pytest.raises(
-        ConfigError, match=r"attn_drop=0.1: linear attention has no weights.*proj_drop"
+        ConfigError, match=r"attn_drop must be 0, got 0.1: linear attention has no.*proj_drop"
     ):
         make(name, attn_drop=0.1)
 
 
-def test_weight_dropout_and_efficient_is_refused_and_auto_means_direct():
+def test_weight_dropout_refuses_efficient_and_makes_auto_direct():
     with pytest.raises(ConfigError, match="algorithm='direct'"):
         make("taylor", attn_drop=0.1, attention_options={"algorithm": "efficient"})
     assert make("taylor", attn_drop=0.1).core.choose(10**6, 10**6) == "direct"
@@ -240,13 +292,13 @@ def test_n0_switches_the_algorithm(name):
         assert layer.core.choose(30, 30) == expected
 
 
-def test_n0_of_softmax_does_not_exist():
+def test_softmax_has_no_n0():
     assert not hasattr(make("softmax"), "N0")
     with pytest.raises(AttributeError, match="softmax"):
         make("softmax").N0 = 3
 
 
-def test_output_normalisation_keeps_the_size():
+def test_output_normalization_increases_the_output():
     x = torch.randn(2, 4096, 32)
     with_it = make("taylorshift")(x).std()
     without = make("taylorshift", attention_options={"output_normalized": False})(x).std()
@@ -263,7 +315,7 @@ def test_seed_and_projection_are_saved():
     assert other.core.feature_seed == 11
 
 
-def test_redraw_changes_the_projection_and_its_seed():
+def test_redraw_changes_projection_and_seed():
     core = RandomFeatureCore(2, 16, feature_seed=5)
     before = core.projection.clone()
     core.redraw()
@@ -273,7 +325,7 @@ def test_redraw_changes_the_projection_and_its_seed():
     assert torch.equal(core.projection, before)
 
 
-def test_layers_draw_different_features_reproducibly():
+def test_layers_draw_different_reproducible_features():
     torch.manual_seed(1)
     first, second = RandomFeatureCore(2, 16), RandomFeatureCore(2, 16)
     torch.manual_seed(1)
@@ -282,7 +334,7 @@ def test_layers_draw_different_features_reproducibly():
     assert torch.equal(first.projection, again.projection)
 
 
-def test_the_learned_mix_is_an_option():
+def test_learned_features_of_kind_mix():
     layer = make("performer_ftheta", attention_options={"kind": "mix", "num_features": 24})
     layer(torch.randn(2, 10, 32)).square().sum().backward()
     for parameter in layer.core.parameters():
@@ -291,18 +343,20 @@ def test_the_learned_mix_is_an_option():
         LearnedFeatureCore(2, 16, kind="mpl")
 
 
-def test_head_dim_is_honoured():
+def test_head_dim_sets_the_width_of_qkv():
     layer = MultiHeadAttention(30, 4, "softmax", head_dim=5)
     assert layer.qkv.out_features == 60
     assert layer(torch.randn(2, 7, 30)).shape == (2, 7, 30)
 
 
 BAD = {
-    "num_heads=3 does not divide dim=32": lambda: MultiHeadAttention(32, 3),
-    "num_heads=0": lambda: MultiHeadAttention(32, 0),
-    "head_dim=-1": lambda: MultiHeadAttention(32, 2, head_dim=-1),
-    r"attn_drop=1\.5": lambda: MultiHeadAttention(32, 2, attn_drop=1.5),
-    "proj_drop=-1": lambda: MultiHeadAttention(32, 2, proj_drop=-1),
+    "num_heads must be a divisor of dim=32, got 3": lambda: MultiHeadAttention(32, 3),
+    "num_heads must be at least 1, got 0": lambda: MultiHeadAttention(32, 0),
+    "head_dim must be at least 1, got -1": lambda: MultiHeadAttention(32, 2, head_dim=-1),
+    r"attn_drop must be a probability in \[0, 1\), got 1\.5": lambda: MultiHeadAttention(
+        32, 2, attn_drop=1.5
+    ),
+    "proj_drop must be a probability.*got -1": lambda: MultiHeadAttention(32, 2, proj_drop=-1),
     "unknown attention 'taylorshit': did you mean 'taylorshift'": lambda: MultiHeadAttention(
         32, 2, "taylorshit"
     ),
@@ -312,16 +366,24 @@ BAD = {
     "unknown option of attention 'performer_relu' 'feature_map'": lambda: MultiHeadAttention(
         32, 2, "performer_relu", attention_options={"feature_map": "gelu"}
     ),
-    "num_features=0": lambda: MultiHeadAttention(
+    "num_features must be at least 1, got 0": lambda: MultiHeadAttention(
         32, 2, "performer", attention_options={"num_features": 0}
     ),
-    "shifted=True without a window": lambda: MultiHeadAttention(32, 2, shifted=True),
-    r"window=\(2, 0\)": lambda: MultiHeadAttention(32, 2, window=(2, 0)),
-    r"grid=None with 9 tokens": lambda: MultiHeadAttention(32, 2, window=2)(torch.ones(1, 9, 32)),
-    r"grid=\(4, 4\) with 9 tokens": lambda: MultiHeadAttention(32, 2, window=2)(
+    "shifted must be False without a window, got True": lambda: MultiHeadAttention(
+        32, 2, shifted=True
+    ),
+    r"window must have sides of at least 1, got \(2, 0\)": lambda: MultiHeadAttention(
+        32, 2, window=(2, 0)
+    ),
+    "grid must be .* among 9 tokens, got None": lambda: MultiHeadAttention(32, 2, window=2)(
+        torch.ones(1, 9, 32)
+    ),
+    r"grid must be .* among 9 tokens, got \(4, 4\)": lambda: MultiHeadAttention(32, 2, window=2)(
         torch.ones(1, 9, 32), grid=(4, 4)
     ),
-    r"expected \(B, N, 32\)": lambda: MultiHeadAttention(32, 2)(torch.ones(1, 9, 31)),
+    r"x must be a tensor of shape \(B, N, 32\), got \(1, 9, 31\)": lambda: MultiHeadAttention(
+        32, 2
+    )(torch.ones(1, 9, 31)),
 }
 
 
@@ -332,49 +394,49 @@ def test_bad_arguments_are_refused(message):
 
 
 class Kernel(SoftmaxCore):
-    """Has a kernel that q, k and v go to together."""
+    """Has a kernel for q, k and v in one tensor."""
 
     def attend_packed(self, qkv):
         return torch.full_like(qkv[:, :, 0], 7.0)
 
 
 class Child(Kernel):
-    """Changes nothing."""
+    """Overrides nothing."""
 
 
 class Halved(Kernel):
-    """Attends otherwise, which the kernel does not know."""
+    """Overrides `attend`, which makes the inherited kernel wrong."""
 
     def attend(self, q, k, v, *, key_mask):
         return super().attend(q, k, v, key_mask=key_mask) / 2
 
 
-def test_a_kernel_is_not_inherited_by_what_attends_otherwise():
+def test_packed_kernel_is_not_inherited_if_attend_is_overridden():
     qkv = torch.randn(2, 5, 3, 2, 8)
     assert (Child(2, 8).packed(qkv) == 7).all()
     expected = SoftmaxCore(2, 8)(*qkv.permute(2, 0, 3, 1, 4)).transpose(1, 2)
     torch.testing.assert_close(Halved(2, 8).packed(qkv), expected / 2)
 
 
-def forward_hook(core, heard):
-    core.register_forward_hook(lambda *_: heard.append("forward"))
+def forward_hook(core, calls):
+    core.register_forward_hook(lambda *_: calls.append("forward"))
 
 
-def backward_hook(core, heard):
-    core.register_full_backward_hook(lambda *_: heard.append("backward"))
+def backward_hook(core, calls):
+    core.register_full_backward_hook(lambda *_: calls.append("backward"))
 
 
 @pytest.mark.parametrize("hook", [forward_hook, backward_hook])
-def test_whoever_hooks_into_a_core_hears_it_called(hook):
-    core, heard = Kernel(2, 8), []
-    hook(core, heard)
+def test_packed_attention_fires_hooks(hook):
+    core, calls = Kernel(2, 8), []
+    hook(core, calls)
     core.packed(torch.randn(2, 5, 3, 2, 8, requires_grad=True)).sum().backward()
-    assert len(heard) == 1
+    assert len(calls) == 1
 
 
-def test_a_new_attention_is_one_class_and_one_line():
+def test_register_attention_adds_an_attention():
     class Uniform(SoftmaxCore):
-        """Attends to everything alike."""
+        """Attends to all tokens equally."""
 
         def attend(self, q, k, v, *, key_mask):
             return v.mean(dim=2, keepdim=True).expand(-1, -1, q.shape[2], -1)
@@ -384,7 +446,7 @@ def test_a_new_attention_is_one_class_and_one_line():
     assert isinstance(layer.core, AttentionCore)
     out = layer(torch.randn(1, 5, 32))
     torch.testing.assert_close(out[:, :1].expand_as(out), out)
-    with pytest.raises(ConfigError, match="registered already"):
+    with pytest.raises(ConfigError, match="already registered"):
         register_attention("uniform_for_test", ATTENTIONS["softmax"])
     del ATTENTIONS._entries["uniform_for_test"]
 
@@ -403,7 +465,7 @@ def relative_error(core: AttentionCore, q: Tensor, k: Tensor, v: Tensor) -> floa
 
 
 @pytest.mark.parametrize("name", ["taylor", "taylorshift"])
-def test_taylor_nears_its_softmax_as_scores_shrink(name: str) -> None:
+def test_taylor_approaches_softmax_for_small_scores(name: str) -> None:
     torch.manual_seed(0)
     core = create_core(name, 2, 16)
     q, k, v = torch.randn(3, 2, 2, 50, 16)
@@ -415,7 +477,7 @@ def test_taylor_nears_its_softmax_as_scores_shrink(name: str) -> None:
     assert errors[0] > 2 * errors[1] > 4 * errors[2] > 0
 
 
-def test_favor_nears_softmax_with_more_features() -> None:
+def test_favor_approaches_softmax_with_more_features() -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 2, 2, 50, 16)
     few, many = (
@@ -427,7 +489,7 @@ def test_favor_nears_softmax_with_more_features() -> None:
     assert many < few / 3
 
 
-def test_only_approximations_have_a_counterpart() -> None:
+def test_only_approximations_have_a_softmax_counterpart() -> None:
     q, k, v = torch.randn(3, 1, 2, 5, 16)
     approximate = {
         name

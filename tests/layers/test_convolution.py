@@ -1,4 +1,4 @@
-"""A convolution of few channels as a product gives what torch's convolution gives."""
+"""`ImageConv2d.as_product` against torch's convolution."""
 
 import pytest
 import torch
@@ -13,24 +13,24 @@ from saccade.layers.stems import STEMS, build_stem
     [(3, 3, 1, 1), (3, 3, 2, 1), (1, 3, 1, 1), (3, 4, 4, 0)],
 )
 @pytest.mark.parametrize("bias", [True, False])
-def test_it_is_torchs_convolution(chans, kernel, stride, padding, bias):
+def test_product_equals_torch_convolution(chans, kernel, stride, padding, bias):
     torch.manual_seed(0)
     conv = ImageConv2d(chans, 10, kernel, stride=stride, padding=padding, bias=bias).double()
     x = torch.randn(2, chans, 12, 8, dtype=torch.float64, requires_grad=True)
-    expected, found = conv(x), conv.as_product(x)
-    torch.testing.assert_close(found, expected)
-    assert found.is_contiguous(memory_format=torch.channels_last)
+    expected, actual = conv(x), conv.as_product(x)
+    torch.testing.assert_close(actual, expected)
+    assert actual.is_contiguous(memory_format=torch.channels_last)
     direction = torch.randn_like(expected)
-    wanted = [x, *conv.parameters()]
+    inputs = [x, *conv.parameters()]
     for one, other in zip(
-        torch.autograd.grad(expected, wanted, direction),
-        torch.autograd.grad(found, wanted, direction),
+        torch.autograd.grad(expected, inputs, direction),
+        torch.autograd.grad(actual, inputs, direction),
         strict=True,
     ):
         torch.testing.assert_close(one, other)
 
 
-def test_a_window_out_of_place_is_caught():
+def test_comparison_catches_shifted_windows():
     conv = ImageConv2d(3, 4, 3, padding=1)
     x = torch.randn(1, 3, 8, 8)
     with pytest.raises(AssertionError):
@@ -38,7 +38,7 @@ def test_a_window_out_of_place_is_caught():
 
 
 @pytest.mark.parametrize("name", [name for name in STEMS if name != "patch_linear"])
-def test_of_the_convolutions_of_a_stem_the_first_has_few_inputs(name):
+def test_only_the_first_convolution_of_a_stem_has_few_inputs(name):
     patch = {"conv": 1, "conv_pool": 2}.get(name, 4)
     stem = build_stem(name, (16, 16), 3, 64, patch)
     first, *others = (m for m in stem.modules() if isinstance(m, nn.Conv2d))

@@ -1,4 +1,4 @@
-"""Windowed attention against a plain definition: a mask over all pairs of tokens."""
+"""Windowed attention against its definition: a mask over all pairs of tokens."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ GRIDS = [((6, 6), (3, 3), 0), ((7, 5), (3, 2), 1), ((4, 9), (4, 4), 2), ((3, 3),
 
 
 def same_window(grid, window, shifted, prefix):
-    """(N, N): which token may see which, said directly."""
+    """(N, N), True if a query may attend to a key, by the definition of windows."""
     offsets = [
         side // 2 if shifted and side < size else 0 for size, side in zip(grid, window, strict=True)
     ]
@@ -45,8 +45,8 @@ def test_softmax_windows_equal_a_pair_mask(grid, window, prefix, shifted):
 
 
 @pytest.mark.parametrize("name", list_attentions())
-def test_windows_isolate_their_patches_for_every_core(name):
-    """A change of one patch reaches its window, and the class token, and nothing else."""
+def test_a_patch_affects_only_its_window_and_the_prefix(name):
+    """A change of one patch changes the outputs of its window and of the class token only."""
     torch.manual_seed(0)
     layer = MultiHeadAttention(16, 2, name, window=2, shifted=True).double()
     x = torch.randn(1, 26, 16).double()
@@ -58,7 +58,7 @@ def test_windows_isolate_their_patches_for_every_core(name):
 
 
 @pytest.mark.parametrize("name", list_attentions())
-def test_a_window_of_the_whole_grid_is_no_window(name):
+def test_a_window_of_the_whole_grid_equals_no_window(name):
     torch.manual_seed(0)
     plain = MultiHeadAttention(16, 2, name).double()
     windowed = MultiHeadAttention(16, 2, name, window=(4, 5), shifted=True).double()
@@ -78,7 +78,7 @@ def test_windows_compile_and_export(name):
     torch.testing.assert_close(exported(x, grid=(5, 5)), layer(x, grid=(5, 5)))
 
 
-def test_windows_cost_less_than_everything():
+def test_windows_cost_fewer_flops():
     plain, windowed = (
         MultiHeadAttention(16, 2, "softmax"),
         MultiHeadAttention(16, 2, "softmax", window=4),

@@ -81,9 +81,11 @@ def test_the_first_width_of_conv_residual_can_be_said() -> None:
     stem = create_model("residual_cifar", depth=1, stem_dim=32).patch_embed
     convs = [layer for layer in stem.modules() if isinstance(layer, nn.Conv2d)]
     assert [layer.out_channels for layer in convs] == [32, 64, 64, 64, 256, 256, 256]
-    with pytest.raises(ConfigError, match="'patch' has a width of its own"):
+    with pytest.raises(ConfigError, match="stem_dim must be None with stem='patch', got 32"):
         create_model("vit_cifar", stem_dim=32)
-    with pytest.raises(ConfigError, match="stem_dim=0: expected an integer of at least 1 or None"):
+    with pytest.raises(
+        ConfigError, match="stem_dim must be an integer of at least 1 or None, got 0"
+    ):
         create_model("residual_cifar", stem_dim=0)
 
 

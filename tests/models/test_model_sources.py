@@ -54,7 +54,7 @@ def test_taylorir_shapes_line_by_line(size: str, width: int) -> None:
     assert model.head(features).shape == (2, 10)
 
 
-def test_taylorir_reads_the_normalised_class_token() -> None:
+def test_taylorir_reads_the_normalized_class_token() -> None:
     model = create_model("taylorir_small", img_size=4, depth=1).eval()
     tokens = torch.randn(2, 17, 128)
     expected = model.head(model.norm(tokens[:, 0]))
@@ -88,7 +88,8 @@ def test_vit_from_scratch_config_is_reachable() -> None:
     assert model.patch_embed.proj.weight.shape == (24, 1, 8, 8)
     assert (block.attn.num_heads, block.attn.qkv.bias) == (3, None)
     assert (block.mlp.fc1.out_features, block.mlp.act.approximate) == (40, "tanh")
-    assert (block.attn.proj_drop.p, block.mlp.drop1.p, block.attn.core.attn_drop) == (0.1, 0.1, 0.2)
+    assert (block.attn.proj_drop.p, block.mlp.drop2.p, block.attn.core.attn_drop) == (0.1, 0.1, 0.2)
+    assert block.mlp.drop1.p == 0
     assert block.mlp.fc2.weight.std().item() == pytest.approx(0.5, rel=0.2)
     assert model(torch.randn(2, 1, 16, 16)).shape == (2, 4)
 

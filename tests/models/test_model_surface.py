@@ -11,7 +11,10 @@ from tiny_models import example, tiny_model
 from torch import nn
 
 from saccade import create_model, list_attentions
+from saccade.errors import ConfigError
+from saccade.layers import ATTENTIONS
 from saccade.layers.block import Block
+from saccade.layers.positions import resample_grid_positions
 from saccade.models import VisionTransformer, ViTConfig
 from saccade.models.config import override
 
@@ -109,7 +112,7 @@ def test_shifted_windows_alternate() -> None:
     assert model(torch.randn(2, 1, 8, 16)).shape == (2, 3)
 
 
-def test_other_channels_drop_the_normalisation() -> None:
+def test_other_channels_drop_the_normalization() -> None:
     assert create_model("vit_cifar", depth=1, in_chans=1).config.mean == (0.5,)
     assert create_model("vit_cifar", depth=1, in_chans=1, mean=(0.1,)).config.mean == (0.1,)
 
@@ -121,6 +124,39 @@ def test_another_attention_drops_the_options_of_the_old_one() -> None:
     assert override(config, {"attention": "performer"}).attention_options == {}
     given = {"attention": "performer", "attention_options": {"num_features": 8}}
     assert override(config, given).attention_options == {"num_features": 8}
+
+
+def test_attention_dropout_of_a_variant_is_for_attentions_with_weights() -> None:
+    """Given by the user it is refused where there are none; the variant's own is left out."""
+    rates = {name: tiny_model("taylorir_small", name).config.attn_drop_rate for name in ATTENTIONS}
+    weighted = {"softmax", "taylor", "taylorshift"}
+    assert rates == {name: 0.1 if name in weighted else 0.0 for name in ATTENTIONS}
+    with pytest.raises(ConfigError, match="no weights to drop"):
+        tiny_model("taylorir_small", "performer", attn_drop_rate=0.1)
+
+
+def test_norm_eps_reaches_every_layer_norm() -> None:
+    options = {"depth": 2, "global_pool": "map", "norm_eps": 0.125}
+    models = [tiny_model(name, **options) for name in ("vit_cifar", "taylorshift_imdb")]
+    models.append(tiny_model("vit_cifar", global_pool="avg", norm_eps=0.125))
+    for model in models:
+        norms = [module for module in model.modules() if isinstance(module, torch.nn.LayerNorm)]
+        assert len(norms) == 2 * len(model.blocks) + 1 + (model.attn_pool is not None)
+        assert {norm.eps for norm in norms} == {0.125}
+
+
+def test_images_of_another_size_keep_the_class_token_without_a_position() -> None:
+    model = tiny_model("taylorshift_vit_na_patch16_224").eval()
+    torch.nn.init.normal_(model.pos_embed)
+    assert model.pos_embed.shape == (1, 6, 16)
+    before = model.pos_embed.detach().clone()
+    model.set_input_size((64, 96))
+    assert model.pos_embed.shape == (1, 24, 16)
+    x = torch.randn(2, 3, 64, 96)
+    torch.testing.assert_close(model.embed(x)[:, :1], model.cls_token.expand(2, -1, -1))
+    torch.testing.assert_close(model.embed(x)[:, 1:], model.patch_embed(x) + model.pos_embed)
+    expected = resample_grid_positions(before, (2, 3), (4, 6))
+    torch.testing.assert_close(model.pos_embed.detach(), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

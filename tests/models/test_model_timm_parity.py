@@ -53,6 +53,7 @@ def test_full_size_weights_go_both_ways_and_outputs_agree() -> None:
         {"init_values": 0.1},
         {"qkv_bias": False},
         {"final_norm": False},
+        {"no_embed_class": True},
         {"mlp_ratio": 2.0, "img_size": (32, 48)},
     ],
     ids=str,

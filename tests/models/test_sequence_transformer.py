@@ -33,7 +33,7 @@ def assert_padding_changes_nothing(model: SequenceTransformer, embedding: str) -
 
 
 @pytest.mark.parametrize("attention", list_attentions())
-@pytest.mark.parametrize("embedding", ["linear", "conv", "token"])
+@pytest.mark.parametrize("embedding", ["linear", "conv", "conv_pyramid", "token"])
 def test_padding_changes_nothing(attention: str, embedding: str) -> None:
     assert_padding_changes_nothing(small(attention=attention, embedding=embedding), embedding)
 
@@ -71,6 +71,20 @@ def test_longest_sequence_is_settable(pos_embed: str) -> None:
     assert model.config.max_seq_len == 30
 
 
+@pytest.mark.parametrize("pos_embed", ["learned", "sinusoidal_1d"])
+def test_without_a_position_for_the_class_token_the_table_has_none(pos_embed: str) -> None:
+    model = small(pos_embed=pos_embed, no_embed_class=True)
+    assert model.pos_embed.shape == (1, 16, 16)
+    x = torch.randn(1, 11, 5, dtype=torch.float64)
+    embedded = model.embed(x)
+    torch.testing.assert_close(embedded[:, :1], model.cls_token)
+    expected = model.token_embed(x) + model.pos_embed[:, :11]
+    torch.testing.assert_close(embedded[:, 1:], expected)
+    model.max_seq_len = 30
+    assert model.pos_embed.shape == (1, 30, 16)
+    assert model(torch.randn(1, 30, 5, dtype=torch.float64)).shape == (1, 3)
+
+
 def test_longer_sinusoids_agree_with_shorter_ones() -> None:
     model = small()
     x, _ = padded_batch("linear")
@@ -87,7 +101,7 @@ def test_token_embedding_is_linear_on_one_hot() -> None:
     torch.testing.assert_close(table(symbols), one_hot @ table.proj.weight)
 
 
-def test_conv_embedding_sees_neighbours_and_no_further() -> None:
+def test_conv_embedding_sees_neighbors_and_no_further() -> None:
     torch.manual_seed(0)
     embedding = ConvEmbedding(5, 8).double()
     embedding.norms = torch.nn.ModuleList(torch.nn.Identity() for _ in range(3))
@@ -107,8 +121,20 @@ def test_full_mask_and_no_mask_agree_in_conv_embedding() -> None:
 
 
 def test_seed_class_takes_convolutions_and_options() -> None:
-    model = TaylorShiftTransformer(8, 5, 3, conv_embed=True, embed_dim=16, num_heads=2, depth=1)
+    sizes = {"num_classes": 3, "embed_dim": 16, "num_heads": 2, "depth": 1}
+    model = TaylorShiftTransformer(8, 5, conv_embed=True, drop_rate=0.1, **sizes)
     assert model(torch.randn(2, 8, 5)).shape == (2, 3)
+    assert [conv.weight.shape for conv in model.token_embed.convs] == [
+        (4, 5, 3),
+        (8, 4, 3),
+        (16, 8, 3),
+    ]
+    assert all(conv.bias is None for conv in model.token_embed.convs)
+    assert (model.config.drop_rate, model.config.proj_drop_rate) == (0.1, 0.1)
+    with pytest.raises(
+        ValueError, match=r"conv_embed must be True or False, got 10; .*num_classes"
+    ):
+        TaylorShiftTransformer(8, 5, 10)
     with pytest.raises(ValueError, match=r"unknown model option 'mlp_ration'.*'mlp_ratio'"):
         TaylorShiftTransformer(8, 5, mlp_ration=2)
 

@@ -59,6 +59,42 @@ def test_threshold_snippet(capsys: pytest.CaptureFixture[str]) -> None:
     assert not torch.equal(model(x), efficient)
 
 
+def test_defaults_are_the_published_ones() -> None:
+    with torch.device("meta"):
+        vit, transformer = TaylorShiftViT(), TaylorShiftTransformer(64, 8)
+    for model in (vit, transformer):
+        config = model.config
+        assert (config.embed_dim, config.depth, config.num_heads) == (768, 12, 12)
+        assert (config.num_classes, config.no_embed_class, config.norm_eps) == (1000, True, 1e-6)
+        assert model.blocks[0].attn.core.output_normalized
+    assert vit.pos_embed.shape == (1, 196, 768)
+
+
+def test_coefficients_and_normalizations_reach_every_block() -> None:
+    options = {"a": 0.7, "b": -0.5, "c": 0.9, "normalize_input": False, "output_normalized": False}
+    sizes = {"embed_dim": 16, "depth": 2, "num_heads": 2}
+    vit = TaylorShiftViT(32, **options, **sizes)
+    transformer = TaylorShiftTransformer(9, 4, **options, **sizes)
+    for block in (*vit.blocks, *transformer.blocks):
+        core = block.attn.core
+        assert core.coefficients == (0.7, -0.5, 0.9)
+        assert (core.normalize_input, core.output_normalized, core.temperature) == (
+            False,
+            False,
+            None,
+        )
+
+
+def test_arguments_by_place_are_not_taken_for_others() -> None:
+    with pytest.raises(TypeError, match="positional"):
+        TaylorShiftViT(64, 10)
+
+
+def test_another_attention_leaves_the_arguments_of_taylorshift_out() -> None:
+    model = TaylorShiftViT(32, embed_dim=16, depth=1, num_heads=2, attention="softmax")
+    assert model.config.attention_options == {}
+
+
 def test_thresholds_of_the_paper() -> None:
     with torch.device("meta"):
         vit = TaylorShiftViT(224, **vit_sizes["S"])

@@ -21,7 +21,7 @@ def main() -> None:
     def compile_instead(launch: Launch, *tensors: Any) -> None:
         code = compiled(launch, tensors)
         name = f"{launch.kernel.__name__} {len(spilled)}"
-        spilled[name] = code.spilled if code.fits and not code.serialised else -1
+        spilled[name] = code.spilled if code.fits and not code.serialized else -1
 
     Launch.__call__ = compile_instead  # type: ignore[method-assign]
     for tokens, dim in TOKENS:

@@ -31,7 +31,7 @@ def equation(q, k, v, mask):
 
 
 def fused_shift(algorithm, q, k, v, mask, temperature):
-    options = {"algorithm": algorithm, "normalise_output": True}
+    options = {"algorithm": algorithm, "normalize_output": True}
     return on_device(taylorshift_attention, q, k, v, temperature, key_mask=mask, **options)
 
 

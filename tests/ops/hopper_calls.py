@@ -5,13 +5,13 @@ from functools import partial
 import pytest
 import torch
 
-from saccade.ops.launches import rehearsing
+from saccade.ops.launches import is_dry_run
 from saccade.ops.taylor.triton.problem import Problem
 from tests.ops.fused_taylor import draw, draw_shift, equation, fused, fused_shift, shift_equation
 from tests.ops.mechanisms import assert_as_good_as_plain
 
 both_widths = pytest.mark.parametrize("dim", [64, 128])
-both_kinds = pytest.mark.parametrize("normalised", [False, True], ids=["plain", "normalised"])
+both_kinds = pytest.mark.parametrize("normalized", [False, True], ids=["plain", "normalized"])
 
 
 def on_hopper(test):
@@ -39,31 +39,31 @@ def random_projection(*, seed=0, **shape):
 
 
 def problem_of(q, k, v, *, mask=None, temperature=None):
-    normalised = temperature is not None
-    return Problem.of(q, k, v, mask, temperature, 0.1, 0.5, 1.0, 1.0, normalised, "ieee")
+    normalized = temperature is not None
+    return Problem.of(q, k, v, mask, temperature, 0.1, 0.5, 1.0, 1.0, normalized, "ieee")
 
 
-def normalised_problem(*qkv):
+def normalized_problem(*qkv):
     """TaylorShift's, each head with a temperature of its own."""
     heads, device = qkv[0].shape[1], qkv[0].device
     return problem_of(*qkv, temperature=torch.linspace(0.5, 4.0, heads, device=device))
 
 
 def noting(forms, form, launch):
-    """The launch, which notes its form; not where launches are only rehearsed."""
+    """The launch, which notes its form; not where launches are only dry_run."""
 
     def noted(*tensors):
-        if not rehearsing():
+        if not is_dry_run():
             forms.append(form)
         launch(*tensors)
 
     return noted
 
 
-def held_to_plain_torch(dim, normalised, shape):
-    run, make = (fused, draw) if not normalised else (fused_shift, draw_shift)
-    plain = shift_equation if normalised else equation
+def held_to_plain_torch(dim, normalized, shape):
+    run, make = (fused, draw) if not normalized else (fused_shift, draw_shift)
+    plain = shift_equation if normalized else equation
     # Of a temperature there is one number a head: a few of them can be exact by luck.
-    draws = 8 if normalised and shape["queries"] < 1024 else 2
+    draws = 8 if normalized and shape["queries"] < 1024 else 2
     made = partial(make, dim=dim, **shape)
     assert_as_good_as_plain(partial(run, "direct"), plain, made, torch.bfloat16, draws=draws)

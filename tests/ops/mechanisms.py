@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from saccade.layers.cores import TaylorShiftCore
+from saccade.layers import ATTENTIONS, AttentionCore, create_core
+from saccade.layers.taylorshift import TaylorShiftCore
 from saccade.ops import linear as maps
 from saccade.ops import linear_attention, softmax_attention, taylor_attention
 from saccade.ops.linear import reference as equations
@@ -49,7 +50,7 @@ def _taylor(
 
 
 def _taylorshift(algorithm: str) -> Mechanism:
-    """The core itself, with its temperature as an input: normalisation is differentiated too."""
+    """The core itself, with its temperature as an input: normalization is differentiated too."""
 
     def fast(q, k, v, key_mask, temperature):
         core = TaylorShiftCore(q.shape[1], q.shape[3], algorithm=algorithm)
@@ -135,6 +136,29 @@ def _ftheta_mix() -> Mechanism:
     return Mechanism(fast, reference, parameters)
 
 
+def _core(name: str) -> Mechanism:
+    """The core of a registered attention, and the equation of its entry."""
+
+    def make(heads: int, dim: int) -> AttentionCore:
+        options = ATTENTIONS[name].options
+        return create_core(name, heads, dim, options={k: 0 for k in options if k == "feature_seed"})
+
+    def tensors(core: AttentionCore) -> dict[str, Tensor]:
+        named = {**dict(core.named_parameters()), **dict(core.named_buffers())}
+        return {key: x.detach() for key, x in named.items() if x.is_floating_point()}
+
+    def fast(q, k, v, key_mask, *parameters):
+        core = make(q.shape[1], q.shape[3])
+        own = dict(zip(tensors(core), parameters, strict=True))
+        return torch.func.functional_call(core, own, (q, k, v), {"key_mask": key_mask})
+
+    def reference(q, k, v, key_mask, *parameters):
+        own = dict(zip(tensors(make(q.shape[1], q.shape[3])), parameters, strict=True))
+        return ATTENTIONS[name].equation_function(q, k, v, own, key_mask)
+
+    return Mechanism(fast, reference, lambda heads, dim: list(tensors(make(heads, dim)).values()))
+
+
 MECHANISMS = {
     "softmax": Mechanism(
         lambda q, k, v, m: softmax_attention(q, k, v, key_mask=m),
@@ -154,6 +178,13 @@ MECHANISMS = {
     "ftheta-mlp": _ftheta_mlp(),
     "ftheta-mix": _ftheta_mix(),
 }
+"""The functions behind the attentions, and those attentions that have no function here."""
+
+HELD_BY_FUNCTION = {
+    *("softmax", "taylor", "taylorshift", "performer", "performer_ftheta"),
+    *(f"performer_{name}" for name in ("relu", "exp", "gelu", "elu")),
+}
+MECHANISMS |= {name: _core(name) for name in ATTENTIONS if name not in HELD_BY_FUNCTION}
 
 
 def make_inputs(

@@ -114,13 +114,13 @@ def compiled_together(x, mask, out):
     scaled.compile = compile_beside
     before = len(launched)
     compile_kernels(run)
-    rehearsed = len(launched) - before
+    dry_run = len(launched) - before
     run()
     scaled.compile = compile_one
     return {
         "compiled": len(compiles),
         "tensors held": any(compiles),
-        "launched meanwhile": rehearsed,
+        "launched meanwhile": dry_run,
         "launched": len(launched) - before,
     }
 

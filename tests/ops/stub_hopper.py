@@ -21,13 +21,13 @@ from saccade.ops.taylor.triton.problem import Problem
 from tests.ops.stub_driver import Driver, launched
 
 
-def problem(dim=64, *, normalised=False, masked=False, skipped=0):
+def problem(dim=64, *, normalized=False, masked=False, skipped=0):
     """q, k and v out of a qkv projection, (2, 3, 1024, dim) each, behind some numbers."""
     numbers = torch.zeros(skipped + 2 * 1024 * 3 * 3 * dim, dtype=torch.bfloat16)[skipped:]
     q, k, v = numbers.view(2, 1024, 3, 3, dim).permute(2, 0, 3, 1, 4)
     mask = torch.ones(2, 1024, dtype=torch.bool) if masked else None
-    temperature = torch.ones(3) if normalised else None
-    return Problem.of(q, k, v, mask, temperature, 1.0, 0.5, 1.0, 1.0, normalised, "ieee")
+    temperature = torch.ones(3) if normalized else None
+    return Problem.of(q, k, v, mask, temperature, 1.0, 0.5, 1.0, 1.0, normalized, "ieee")
 
 
 def called(p, *, keep=False):
@@ -74,7 +74,7 @@ def in_parts(p):
     return found
 
 
-def rehearsed(p, *, keep):
+def dry_run(p, *, keep):
     """The kernels that are compiled together before a call, and how often each is compiled then."""
     names, compile_one = [], Launch.compile
     Launch.compile = lambda launch, dtypes: (
@@ -121,14 +121,14 @@ def obstructed(kernels, kept, call):
 def main():
     """Call in every way that matters."""
     driver.set_active(Driver())
-    plain, shift = problem(), problem(128, normalised=True)
+    plain, shift = problem(), problem(128, normalized=True)
     before = len(launched)
-    found = {"rehearsed": rehearsed(shift, keep=True)}
+    found = {"dry_run": dry_run(shift, keep=True)}
     found |= {"launched meanwhile": len(launched) - before}
     found |= {"first": called(plain), "again": called(plain), "other": called(problem())}
-    found |= {"normalised": called(shift, keep=True), "kept": called(plain, keep=True)}
+    found |= {"normalized": called(shift, keep=True), "kept": called(plain, keep=True)}
     found |= {"masked": called(problem(masked=True)), "unaligned": called(problem(skipped=1))}
-    found |= {"narrow": called(problem(32)), "in parts": in_parts(problem(normalised=True))}
+    found |= {"narrow": called(problem(32)), "in parts": in_parts(problem(normalized=True))}
 
     def rehearsed_and_called():
         compile_kernels(run_direct.__wrapped__, plain, keep=False)

@@ -79,7 +79,7 @@ def told(p):
     return names
 
 
-def rehearsed(p):
+def dry_run(p):
     """The kernels that are compiled together before a call; and how often one is launched then."""
     names, compile_one, before = [], Launch.compile, len(launched)
     Launch.compile = lambda launch, dtypes: names.append(launch.kernel.__name__)
@@ -99,7 +99,7 @@ def main():
     driver.set_active(Driver())
     numbers = Problem.numbers
     Problem.numbers = lambda p, *shape: numbers(p, *shape).fill_(torch.nan)
-    plain, shift = problem(), problem(128, normalised=True)
+    plain, shift = problem(), problem(128, normalized=True)
     compile_one, Launch.compile = Launch.compile, lambda launch, dtypes: None
     found = {"masked": told(problem(masked=True))}
     found |= {"unaligned": told(problem(skipped=1)), "narrow": told(problem(32))}
@@ -109,9 +109,9 @@ def main():
     Launch.compile = compile_one
     for name, seen, heard in obstructed(kernels, hopper_backward._launches, lambda: told(plain)):
         found |= {name: seen, f"{name}, told": heard}
-    assert not launches.rehearsing()
-    found |= {"rehearsed": rehearsed(plain)}
-    found |= {"plain": called(plain), "normalised": called(shift)}
+    assert not launches.is_dry_run()
+    found |= {"dry_run": dry_run(plain)}
+    found |= {"plain": called(plain), "normalized": called(shift)}
     found |= {"apart": [apart(64, 1024), apart(64, 896), apart(128, 1024)]}
     json.dump(found, sys.stdout, default=str)
 

@@ -1,16 +1,20 @@
 """What is particular to feature maps: positivity, the projection, FAVOR+ as an estimate."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 import torch
+from torch import Tensor
 
 from saccade.errors import ConfigError
+from saccade.layers import ATTENTIONS, create_core
+from saccade.layers.performers import FeatureCore
 from saccade.ops import linear as maps
 from saccade.ops import linear_attention
 from saccade.ops.linear import orthogonal_projection
 from saccade.ops.softmax.reference import softmax_attention_reference
-from tests.ops.mechanisms import make_inputs
+from tests.ops.mechanisms import HELD_BY_FUNCTION, make_inputs
 
 RANDOM_MAPS = {
     "favor-query": lambda x, w: maps.favor_softmax(x, w, is_query=True),
@@ -23,6 +27,22 @@ RANDOM_MAPS = {
         x, w, torch.zeros(32), torch.randn(24, 32), torch.randn(24)
     ),
     "ftheta-mix": lambda x, w: maps.ftheta_mix(x, w, torch.tensor(0.4), torch.tensor(1.3)),
+}
+
+
+def _features_of(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """The feature map of a registered attention, with weights of its own."""
+
+    def features(x: Tensor, w: Tensor) -> Tensor:
+        return create_core(name, x.shape[1], x.shape[3]).features(x, is_query=True)
+
+    return features
+
+
+RANDOM_MAPS |= {
+    name: _features_of(name)
+    for name in ATTENTIONS
+    if name not in HELD_BY_FUNCTION and issubclass(ATTENTIONS[name].core_class, FeatureCore)
 }
 
 

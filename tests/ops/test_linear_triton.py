@@ -455,7 +455,7 @@ def test_products_stay_whole_and_in_registers_on_hopper():
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     lines = told.splitlines()
     assert len(lines) == 4 + 4 + 7 + 2 * 3 * 9
-    assert "SERIALISED" not in told
+    assert "SERIALIZED" not in told
     spilled = {line: int(re.search(r"(\d+) bytes spilled", line)[1]) for line in lines}
     allowed = {"head_backward": 160, "favor_softmax head_forward": 480}
     for line, size in spilled.items():

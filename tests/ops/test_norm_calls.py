@@ -142,8 +142,8 @@ def test_other_devices_go_by_torch():
 def test_autocast_decides_the_dtype_of_the_norm(lowered, dtype):
     x = torch.randn(2, 9, 16)
     with torch.autocast("cpu", lowered):
-        assert residual._normalised_dtype(x) == dtype
-    assert residual._normalised_dtype(x) == torch.float32
+        assert residual._normalized_dtype(x) == dtype
+    assert residual._normalized_dtype(x) == torch.float32
 
 
 @pytest.mark.gpu

@@ -67,7 +67,7 @@ def fused_taylor(qkv, temperature=None):
         scale=scale,
         coefficients=COEFFICIENTS if temperature is None else (0.5, 1.0, 1.0),
         temperature=moved,
-        normalise_output=temperature is not None,
+        normalize_output=temperature is not None,
     ).to(qkv.device)
 
 
@@ -102,7 +102,7 @@ def test_taylorshift_gives_what_it_gives_of_q_k_and_v():
     qkv, temperature = draw_shift(1, (2, 48, 3, 16))
     together = qkv.to(DEVICE, DTYPE).requires_grad_()
     temperature = temperature.float().to(DEVICE).requires_grad_()
-    options = {"normalise_output": True}
+    options = {"normalize_output": True}
     run = partial(taylorshift_attention, algorithm="direct", backend="triton", **options)
     apart = run(*together.permute(2, 0, 3, 1, 4), temperature).transpose(1, 2)
     packed = taylor_triton.fused_packed(

@@ -9,7 +9,9 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import forward_ad
 
+from saccade.errors import ConfigError
 from saccade.ops import taylor_attention
+from saccade.ops.taylor import direct
 from tests.ops.mechanisms import make_inputs
 
 BACKENDS = ["torch", "triton"]
@@ -38,10 +40,16 @@ def test_a_second_derivative_raises_whatever_the_loss(attend, qkv):
             (grad.square().sum() + q.square().sum()).backward()
 
 
-def test_forward_mode_raises_instead_of_dropping_tangents(attend, qkv):
+def test_forward_mode_of_kernels_raises_instead_of_dropping_tangents(qkv):
+    q, k, v = qkv
+    with forward_ad.dual_level(), pytest.raises(ConfigError, match="forward-mode"):
+        taylor_attention(forward_ad.make_dual(q, k), k, v, backend="triton")
+
+
+def test_forward_mode_of_an_operator_raises_instead_of_dropping_tangents(qkv):
     q, k, v = qkv
     with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
-        attend(forward_ad.make_dual(q, k), k, v)
+        direct._forward(forward_ad.make_dual(q, k), k, v, None, 1.0, 0.5, 1.0, 1.0)
 
 
 def test_tangents_of_a_gradient_raise_as_well(attend, qkv):

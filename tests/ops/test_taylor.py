@@ -13,7 +13,7 @@ import torch
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.ops import taylor_attention
 from saccade.ops.taylor import (
-    choice,
+    costs,
     explain_choice,
     memory_threshold,
     num_features,
@@ -64,7 +64,7 @@ def test_auto_follows_the_rule_and_says_so():
 
 def test_auto_follows_the_rule_of_its_device(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # nobody calibrated here
-    choice._read_costs.cache_clear()
+    costs.read_costs_once.cache_clear()
     n0 = 2 * speed_threshold(16, symmetric=True)
     reason = explain_choice(n0 + 1, head_dim=16, device_name="cpu").reason
     assert str(n0) in reason
@@ -76,8 +76,8 @@ def test_auto_follows_the_rule_of_its_device(monkeypatch, tmp_path):
 
 
 def test_auto_goes_by_calibration_and_never_where_it_found_no_crossing(monkeypatch):
-    costs = {"16": {"crossover_forward": 700.4, "crossover_training": None}}
-    monkeypatch.setattr(choice, "_read_costs", lambda: {"a GPU": {"float32": costs}})
+    dims = {"16": {"crossover_forward": 700.4, "crossover_training": None}}
+    monkeypatch.setattr(costs, "read_costs_once", lambda: {"a GPU": {"float32": dims}})
     ask = partial(explain_choice, device_name="a GPU", dtype="float32")
     assert [ask(n, head_dim=16).algorithm for n in (700, 701)] == ["direct", "efficient"]
     assert ask(10**9, head_dim=16, training=True).algorithm == "direct"
@@ -101,7 +101,7 @@ MEASURED = {
 @pytest.mark.parametrize("direction", ["forward", "training"])
 def test_auto_costs_at_most_a_tenth_more_than_the_better_algorithm(kind, direction):
     file, shapes = MEASURED[kind]
-    result = Path(__file__).parents[2] / "benchmarks" / file
+    result = Path(__file__).parents[2] / "results" / "attention" / file
     times = defaultdict(dict)
     for row in json.loads(result.read_text())["rows"]:
         for algorithm in ("direct", "efficient"):
@@ -185,7 +185,7 @@ def test_float16_over_a_million_keys_stays_finite(algorithm):
     )
 
 
-def test_a_cancelled_denominator_is_floored():
+def test_a_canceled_denominator_is_floored():
     """q.k = 0 from terms of 1e8: float32 loses the sum, the bound of the polynomial holds it."""
     q = torch.tensor([1e4, 1e4]).view(1, 1, 1, 2)
     k = torch.tensor([[1e4, -1e4], [1e4, -1e4]]).view(1, 1, 2, 2)

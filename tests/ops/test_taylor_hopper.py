@@ -27,7 +27,7 @@ from tests.ops.hopper_calls import (
     both_kinds,
     both_widths,
     held_to_plain_torch,
-    normalised_problem,
+    normalized_problem,
     noting,
     nowhere,
     on_hopper,
@@ -133,7 +133,7 @@ def found():
 
 
 def test_a_call_is_two_launches(found):
-    for call in ("first", "kept", "normalised"):
+    for call in ("first", "kept", "normalized"):
         assert found[call]["kernels"] == ["prepare_keys", "hopper_forward"]
     assert found["first"]["grid"] == [2 * 3 * 1024 // 128, 1, 1]
 
@@ -151,16 +151,16 @@ def test_blocks_are_copied_out_of_the_tensors_of_the_call(found, call):
     assert [x[3] for x in read] == [[1, 1, 64, 64], [1, 1, 128, 64], [1, 1, 128, 64]]
 
 
-def test_normalised_keys_are_those_that_the_pass_before_wrote(found):
-    q, k, v = found["normalised"]["read"]
-    given = found["normalised"]["given"]
+def test_normalized_keys_are_those_that_the_pass_before_wrote(found):
+    q, k, v = found["normalized"]["read"]
+    given = found["normalized"]["given"]
     assert [q[:3], v[:3]] == [given[0], given[2]]
-    assert k[0] == found["normalised"]["prepared"] != given[1][0]
+    assert k[0] == found["normalized"]["prepared"] != given[1][0]
     assert k[1:3] == [[2, 3, 1024, 128], [3 * 1024 * 128, 1024 * 128, 128, 1]]
     assert [x[3] for x in (q, k, v)] == [[1, 1, 64, 128]] * 3
 
 
-def test_normalised_keys_of_a_part_lie_in_the_output_of_the_next(found):
+def test_normalized_keys_of_a_part_lie_in_the_output_of_the_next(found):
     *parts, last = found["in parts"]  # samples, heads, where the keys are, where the output goes
     assert parts == [[1, 3, 3, 0], [1, 1, 4, 3], [1, 1, 5, 4]]
     assert last == [1, 1, None, 5]
@@ -175,7 +175,7 @@ def test_a_second_launch_does_not_ask_triton_even_with_other_tensors(found):
 
 
 def test_it_is_compiled_beside_the_others_without_being_launched(found):
-    assert found["rehearsed"] == ["hopper_forward", "prepare_keys"]
+    assert found["dry_run"] == ["hopper_forward", "prepare_keys"]
     assert found["launched meanwhile"] == 0
 
 
@@ -223,8 +223,8 @@ SHAPES = {
 @both_widths
 @both_kinds
 @pytest.mark.parametrize("shape", SHAPES)
-def test_it_is_as_good_as_plain_torch(shape, normalised, dim, taken):
-    held_to_plain_torch(dim, normalised, SHAPES[shape])
+def test_it_is_as_good_as_plain_torch(shape, normalized, dim, taken):
+    held_to_plain_torch(dim, normalized, SHAPES[shape])
     assert taken
 
 
@@ -232,9 +232,9 @@ def test_it_is_as_good_as_plain_torch(shape, normalised, dim, taken):
 @both_widths
 @both_kinds
 @pytest.mark.parametrize("processors", [1, 2])
-def test_programs_go_from_tile_to_tile(processors, normalised, dim, taken, monkeypatch):
+def test_programs_go_from_tile_to_tile(processors, normalized, dim, taken, monkeypatch):
     monkeypatch.setattr(hopper_forward, "multiprocessors", lambda device: processors)
-    held_to_plain_torch(dim, normalised, {"batch": 3, "heads": 3, "queries": 384, "keys": 256})
+    held_to_plain_torch(dim, normalized, {"batch": 3, "heads": 3, "queries": 384, "keys": 256})
     assert taken
 
 
@@ -274,9 +274,9 @@ def test_planted_errors_are_caught(plant, taken, monkeypatch):
 @on_hopper
 @both_widths
 @both_kinds
-def test_many_tiles_agree_with_the_other_kernel_and_repeat(normalised, dim, taken):
+def test_many_tiles_agree_with_the_other_kernel_and_repeat(normalized, dim, taken):
     q, k, v = random_projection(batch=5, heads=13, dim=dim)
-    temperature = torch.linspace(0.5, 4.0, 13, device="cuda") if normalised else None
+    temperature = torch.linspace(0.5, 4.0, 13, device="cuda") if normalized else None
     p = problem_of(q, k, v, temperature=temperature)
     out, total = direct.run_direct(p, keep=True)
     assert taken
@@ -296,7 +296,7 @@ def test_many_tiles_agree_with_the_other_kernel_and_repeat(normalised, dim, take
 @pytest.mark.parametrize(("batch", "heads"), [(7, 3), (2, 8), (1, 5)])
 def test_parts_give_what_the_whole_gives_on_a_card(batch, heads, dim, taken, monkeypatch):
     monkeypatch.setattr(hopper_forward, "FREE_BYTES", 0)
-    p = normalised_problem(*random_projection(batch=batch, heads=heads, dim=dim))
+    p = normalized_problem(*random_projection(batch=batch, heads=heads, dim=dim))
     out, total = direct.run_direct(p, keep=True)
     assert len(taken) == 1
     in_parts, in_parts_total = hopper_forward.run_forward(p, keep=False)
@@ -309,13 +309,13 @@ def test_parts_give_what_the_whole_gives_on_a_card(batch, heads, dim, taken, mon
 @both_widths
 @both_kinds
 @pytest.mark.parametrize(("batch", "tokens"), [(128, 1024), (7, 16384)])
-def test_no_more_than_a_quarter_more_memory_than_softmax(batch, tokens, normalised, dim, taken):
+def test_no_more_than_a_quarter_more_memory_than_softmax(batch, tokens, normalized, dim, taken):
     q, k, v = random_projection(batch=batch, heads=8, tokens=tokens, dim=dim)
     temperature = torch.ones(8, device="cuda")
     options = {"algorithm": "direct", "backend": "triton"}
 
     def taylor():
-        if normalised:
+        if normalized:
             return taylorshift_attention(q, k, v, temperature, **options)
         return taylor_attention(q, k, v, **options)
 
@@ -330,9 +330,9 @@ def test_no_more_than_a_quarter_more_memory_than_softmax(batch, tokens, normalis
 @on_hopper
 @both_widths
 @both_kinds
-def test_strided_inputs_are_not_copied_and_agree(normalised, dim, taken):
+def test_strided_inputs_are_not_copied_and_agree(normalized, dim, taken):
     strided = random_projection(dim=dim)
-    temperature = torch.linspace(0.5, 4.0, 3, device="cuda") if normalised else None
+    temperature = torch.linspace(0.5, 4.0, 3, device="cuda") if normalized else None
     packed = [x.contiguous() for x in strided]
     outs = [
         direct.run_direct(problem_of(*qkv, temperature=temperature), keep=False)[0]
@@ -355,8 +355,8 @@ def test_offsets_have_64_bits(taken):
 @on_hopper
 @both_widths
 @both_kinds
-def test_a_captured_graph_takes_it_and_gives_the_same_again(normalised, dim, taken):
-    temperature = torch.linspace(0.5, 4.0, 3, device="cuda") if normalised else None
+def test_a_captured_graph_takes_it_and_gives_the_same_again(normalized, dim, taken):
+    temperature = torch.linspace(0.5, 4.0, 3, device="cuda") if normalized else None
     p = problem_of(*random_projection(tokens=384, dim=dim), temperature=temperature)
 
     def run():

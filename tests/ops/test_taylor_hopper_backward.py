@@ -68,20 +68,20 @@ def test_heads_whose_sums_need_longer_offsets_are_left_to_the_other_kernels():
 
 @both_widths
 @both_kinds
-def test_a_pass_takes_no_more_memory_than_softmax(normalised, dim, monkeypatch):
+def test_a_pass_takes_no_more_memory_than_softmax(normalized, dim, monkeypatch):
     """Which holds, backwards, the gradients of q, k and v, and a float32 copy of the first."""
     memory, new = Memory(), Problem.new
     monkeypatch.setattr(Problem, "new", lambda *a, **options: memory.note(new(*a, **options)))
     own = Backward(*(launches.Launch(None, (4096 // 64, 256), (), {}) for _ in range(2)))
-    monkeypatch.setattr(direct, "backward_launches", lambda f, rehearsed: own)
+    monkeypatch.setattr(direct, "backward_launches", lambda f, dry_run: own)
     monkeypatch.setattr(direct, "is_aligned", lambda p: True)
     q, k, v = nowhere(batch=32, heads=8, tokens=4096, dim=dim)
-    temperature = torch.empty(8, device="meta") if normalised else None
+    temperature = torch.empty(8, device="meta") if normalized else None
     p = problem_of(q, k, v, temperature=temperature)
     out, total = torch.empty_like(q), torch.empty(256, 4096, device="meta")
-    token = launches._rehearsed.set(set())
+    token = launches._dry_run_launches.set(set())
     grads = direct.run_direct_backward(p, out, out, total)
-    launches._rehearsed.reset(token)
+    launches._dry_run_launches.reset(token)
     assert memory.held == sum(x.nbytes for x in grads[:3])
     assert memory.peak <= 1.05 * (3 + 2) * q.nbytes
 
@@ -92,7 +92,7 @@ def found():
     return seen_by("stub_hopper_backward")
 
 
-@pytest.mark.parametrize("call", ["plain", "normalised"])
+@pytest.mark.parametrize("call", ["plain", "normalized"])
 def test_a_call_is_three_launches(found, call):
     rows, keys, queries = found[call]["launches"]
     assert [x["kernel"] for x in (rows, keys, queries)] == FIVE_PRODUCTS
@@ -104,19 +104,19 @@ def test_places_of_blocks_are_apart_where_registers_do_and_rounds_are_whole(foun
     assert found["apart"] == [True, False, False]
 
 
-@pytest.mark.parametrize("call", ["plain", "normalised"])
+@pytest.mark.parametrize("call", ["plain", "normalized"])
 def test_sums_are_zero_before_and_read_after(found, call):
     _, keys, queries = found[call]["launches"]
-    dim = {"plain": 64, "normalised": 128}[call]
+    dim = {"plain": 64, "normalized": 128}[call]
     assert found[call]["sums"] == ["torch.float32", [2 * 3, 1024, dim]]
     assert found[call]["sums not zero"] == 0
     assert keys["sums_ptr"] == queries["sums_ptr"]
 
 
-@pytest.mark.parametrize("call", ["plain", "normalised"])
+@pytest.mark.parametrize("call", ["plain", "normalized"])
 def test_kernels_read_the_call_and_what_was_made_of_its_rows(found, call):
     rows, keys, queries = found[call]["launches"]
-    read, dim = found[call]["read"], {"plain": 64, "normalised": 128}[call]
+    read, dim = found[call]["read"], {"plain": 64, "normalized": 128}[call]
     assert keys["q_desc"] == [*read["q"], [1, 1, 64, dim]]
     dy = [2, 3, 1024, dim], [3 * 1024 * dim, 1024 * dim, dim, 1], [1, 1, 64, dim]
     assert keys["dy_desc"] == [rows["dy_ptr"], *dy]
@@ -132,7 +132,7 @@ def test_kernels_read_the_call_and_what_was_made_of_its_rows(found, call):
     assert [queries[name] for name in ("qb", "qh", "qn", "over")] == [kb, kh, kn, 1 / 1024]
 
 
-@pytest.mark.parametrize("call", ["plain", "normalised"])
+@pytest.mark.parametrize("call", ["plain", "normalized"])
 def test_gradients_are_where_the_kernels_wrote_them(found, call):
     _, keys, queries = found[call]["launches"]
     written = {"dq": queries["dq_ptr"], "dk": keys["dk_ptr"], "dv": keys["dv_ptr"]}
@@ -140,7 +140,7 @@ def test_gradients_are_where_the_kernels_wrote_them(found, call):
 
 
 def test_they_are_compiled_side_by_side_without_being_launched(found):
-    assert found["rehearsed"] == {"kernels": sorted(FIVE_PRODUCTS), "launched": 0}
+    assert found["dry_run"] == {"kernels": sorted(FIVE_PRODUCTS), "launched": 0}
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def taken(monkeypatch):
     """The forms that five products were launched for; launches of other tests are forgotten."""
     forms = []
 
-    def noted(f, *, rehearsed):
-        found = hopper_backward.backward_launches(f, rehearsed=rehearsed)
+    def noted(f, *, dry_run):
+        found = hopper_backward.backward_launches(f, dry_run=dry_run)
         if found is None:
             return None
         return found._replace(keys=noting(forms, f, found.keys))
@@ -194,8 +194,8 @@ SHAPES = {
 @both_widths
 @both_kinds
 @pytest.mark.parametrize("shape", SHAPES)
-def test_they_are_as_good_as_plain_torch(shape, normalised, dim, taken):
-    held_to_plain_torch(dim, normalised, SHAPES[shape])
+def test_they_are_as_good_as_plain_torch(shape, normalized, dim, taken):
+    held_to_plain_torch(dim, normalized, SHAPES[shape])
     assert taken
 
 
@@ -231,8 +231,8 @@ def test_planted_errors_are_caught(plant, taken, monkeypatch):
     launches_of = hopper_backward._launches
 
     @functools.cache
-    def planted(f, *, rehearsed):
-        launches = launches_of(f, rehearsed=rehearsed)
+    def planted(f, *, dry_run):
+        launches = launches_of(f, dry_run=dry_run)
         plant(launches)
         return launches
 
@@ -243,9 +243,9 @@ def test_planted_errors_are_caught(plant, taken, monkeypatch):
     assert taken
 
 
-def passed_back(q, k, v, *, normalised):
+def passed_back(q, k, v, *, normalized):
     """A problem and the gradients that it takes back: of the output, with output and row sums."""
-    temperature = torch.linspace(0.5, 4.0, q.shape[1], device="cuda") if normalised else None
+    temperature = torch.linspace(0.5, 4.0, q.shape[1], device="cuda") if normalized else None
     p = problem_of(q, k, v, temperature=temperature)
     out, total = direct.run_direct(p, keep=True)
     generator = torch.Generator("cuda").manual_seed(1)
@@ -260,8 +260,8 @@ def assert_close(found, expected):
 @on_hopper
 @both_widths
 @both_kinds
-def test_many_tiles_agree_with_the_other_kernels_and_repeat(normalised, dim, taken):
-    given = passed_back(*random_projection(batch=5, heads=13, dim=dim), normalised=normalised)
+def test_many_tiles_agree_with_the_other_kernels_and_repeat(normalized, dim, taken):
+    given = passed_back(*random_projection(batch=5, heads=13, dim=dim), normalized=normalized)
     grads = direct.run_direct_backward(*given)[:3]
     assert taken
     assert_close(grads, direct._run_backward_anywhere(*given)[:3])
@@ -275,11 +275,11 @@ def test_many_tiles_agree_with_the_other_kernels_and_repeat(normalised, dim, tak
 @on_hopper
 @both_widths
 @both_kinds
-def test_strided_inputs_are_not_copied_and_agree(normalised, dim, taken):
+def test_strided_inputs_are_not_copied_and_agree(normalized, dim, taken):
     strided = random_projection(dim=dim)
     packed = [x.contiguous() for x in strided]
     grads = [
-        direct.run_direct_backward(*passed_back(*qkv, normalised=normalised))
+        direct.run_direct_backward(*passed_back(*qkv, normalized=normalized))
         for qkv in (strided, packed)
     ]
     assert {f.q_stride for f in taken} == {x.stride() for x in (strided[0], packed[0])}
@@ -292,7 +292,7 @@ def test_strided_inputs_are_not_copied_and_agree(normalised, dim, taken):
 def test_offsets_have_64_bits(taken):
     q, k, v = random_projection(batch=8000, heads=8, tokens=384, dim=128)
     assert q[0].numel() * len(q) > 1 << 31
-    p, grad, out, total = passed_back(q, k, v, normalised=False)
+    p, grad, out, total = passed_back(q, k, v, normalized=False)
     grads = direct.run_direct_backward(p, grad, out, total)[:3]
     last = problem_of(q[-3:], k[-3:], v[-3:])
     some = direct.run_direct_backward(last, grad[-3:], out[-3:], total[-24:])[:3]
@@ -304,8 +304,8 @@ def test_offsets_have_64_bits(taken):
 @on_hopper
 @both_widths
 @both_kinds
-def test_a_captured_graph_takes_them_and_starts_from_zero_again(normalised, dim, taken):
-    given = passed_back(*random_projection(tokens=384, dim=dim), normalised=normalised)
+def test_a_captured_graph_takes_them_and_starts_from_zero_again(normalized, dim, taken):
+    given = passed_back(*random_projection(tokens=384, dim=dim), normalized=normalized)
 
     def run():
         taken.clear()
@@ -323,7 +323,7 @@ def test_a_captured_graph_takes_them_and_starts_from_zero_again(normalised, dim,
 
 @on_hopper
 def test_deterministic_gradients_repeat_to_the_last_bit(taken):
-    given = passed_back(*random_projection(), normalised=False)
+    given = passed_back(*random_projection(), normalized=False)
     torch.use_deterministic_algorithms(True)
     try:
         first, again = (direct.run_direct_backward(*given)[:3] for _ in range(2))
@@ -338,7 +338,7 @@ def test_deterministic_gradients_repeat_to_the_last_bit(taken):
 @on_hopper
 @both_widths
 @both_kinds
-def test_training_takes_no_more_than_a_quarter_more_memory_than_softmax(normalised, dim, taken):
+def test_training_takes_no_more_than_a_quarter_more_memory_than_softmax(normalized, dim, taken):
     """All that torch counts beyond the inputs; softmax has a float32 copy of dq as well."""
     q, k, v = (x.requires_grad_() for x in random_projection(batch=4, heads=8, dim=dim))
     temperature = torch.ones(8, device="cuda", requires_grad=True)
@@ -350,7 +350,7 @@ def test_training_takes_no_more_than_a_quarter_more_memory_than_softmax(normalis
 
     def taylor():
         options = {"algorithm": "direct", "backend": "triton"}
-        if normalised:
+        if normalized:
             out = taylorshift_attention(q, k, v, temperature, **options)
         else:
             out = taylor_attention(q, k, v, **options)

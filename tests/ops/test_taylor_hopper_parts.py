@@ -1,4 +1,4 @@
-"""Before and around Hopper's kernel of the direct forward: normalised keys, and calls in parts.
+"""Before and around Hopper's kernel of the direct forward: normalized keys, and calls in parts.
 
 A stand-in by torch takes the kernel's place here; on a card, `test_taylor_hopper` has the same.
 """
@@ -19,7 +19,7 @@ from saccade.ops.taylor.triton.problem import Problem
 from tests.ops.hopper_calls import (
     both_kinds,
     both_widths,
-    normalised_problem,
+    normalized_problem,
     nowhere,
     problem_of,
     projected,
@@ -37,14 +37,14 @@ def random_rows(**shape):
 @both_widths
 @both_kinds
 @pytest.mark.parametrize("splits", [1, 2, 4])
-def test_one_pass_normalises_keys_and_sums_values(splits, normalised, dim):
+def test_one_pass_normalizes_keys_and_sums_values(splits, normalized, dim):
     q, k, v = random_rows(tokens=512, dim=dim, padding=8)
     k[0, 0, 7] = 0
-    p = normalised_problem(q, k, v) if normalised else problem_of(q, k, v)
+    p = normalized_problem(q, k, v) if normalized else problem_of(q, k, v)
     unit = torch.full((2, 3, 512, dim), torch.nan, dtype=torch.bfloat16, device=DEVICE)
     sums = rows.unit_keys(p, splits, unit)
     torch.testing.assert_close(sums.view(2, 3, dim), v.float().sum(dim=2), rtol=1e-5, atol=1e-4)
-    expected = normalize(k.float(), dim=-1) if normalised else torch.full_like(unit, torch.nan)
+    expected = normalize(k.float(), dim=-1) if normalized else torch.full_like(unit, torch.nan)
     # The interpreter cuts numbers to bfloat16, where a card rounds them.
     torch.testing.assert_close(unit.float(), expected.float(), rtol=2**-7, atol=0, equal_nan=True)
 
@@ -61,7 +61,7 @@ def test_keys_are_split_where_heads_are_few():
 def heads_of(batch, heads, queries, keys=None):
     q, k, v = nowhere(batch=batch, heads=heads, tokens=max(queries, keys or 0), dim=128)
     k, v = k[:, :, :keys], v[:, :, :keys]
-    return heads_at_a_time(normalised_problem(q[:, :, :queries], k, v).form)
+    return heads_at_a_time(normalized_problem(q[:, :, :queries], k, v).form)
 
 
 def test_the_last_part_keeps_to_a_quarter():
@@ -119,7 +119,7 @@ def imitated(monkeypatch):
             pass
 
         def __call__(self, q, k, v, temperature, sum_v, out, total):
-            if launches.rehearsing():
+            if launches.is_dry_run():
                 return
             f = self.f
             forms.append(f)
@@ -145,7 +145,7 @@ def imitated(monkeypatch):
 def random_problem(batch, heads, keys):
     """TaylorShift's of 256 queries."""
     q, k, v = random_rows(batch=batch, heads=heads, tokens=max(keys, 256))
-    return normalised_problem(q[:, :, :256], k[:, :, :keys], v[:, :, :keys])
+    return normalized_problem(q[:, :, :256], k[:, :, :keys], v[:, :, :keys])
 
 
 @pytest.mark.parametrize(
@@ -180,17 +180,17 @@ def test_keys_that_lie_in_what_is_written_are_noticed(imitated, monkeypatch):
 )
 @both_widths
 def test_a_pass_without_gradients_keeps_to_memory_like_softmax(
-    dim, batch, heads, tokens, normalised, imitated, monkeypatch
+    dim, batch, heads, tokens, normalized, imitated, monkeypatch
 ):
     """At most a quarter beside the output; nothing is launched."""
     memory, new = Memory(), Problem.new
     monkeypatch.setattr(Problem, "new", lambda *a, **options: memory.note(new(*a, **options)))
     monkeypatch.setattr(hopper_forward, "_launch", lambda f, kernels: lambda *tensors: None)
     q, k, v = nowhere(batch=batch, heads=heads, tokens=tokens, dim=dim)
-    p = normalised_problem(q, k, v) if normalised else problem_of(q, k, v)
-    token = launches._rehearsed.set(set())
+    p = normalized_problem(q, k, v) if normalized else problem_of(q, k, v)
+    token = launches._dry_run_launches.set(set())
     out, total = direct.run_direct(p, keep=False)
-    launches._rehearsed.reset(token)
+    launches._dry_run_launches.reset(token)
     assert total is None
     assert memory.held == out.nbytes == q.nbytes
     assert memory.peak <= 1.25 * out.nbytes

@@ -29,10 +29,10 @@ def test_states_are_kept_where_the_output_is_larger():
     assert not keeps(32, 4096, 128)
 
 
-def at_once(batch, tokens, dim, *, normalised=False):
+def at_once(batch, tokens, dim, *, normalized=False):
     """How many samples of eight heads go at a time."""
     x = torch.empty(batch, 8, tokens, dim, dtype=torch.bfloat16, device="meta")
-    temperature = torch.empty(8, device="meta") if normalised else None
+    temperature = torch.empty(8, device="meta") if normalized else None
     p = Problem.of(x, x, x, None, temperature, 1.0, 0.5, 1.0, 1.0, False, "ieee")
     return efficient._samples_at_once(p.form)
 
@@ -46,10 +46,10 @@ def test_states_are_small_beside_the_output_and_still_fill_the_device():
 
 
 def test_lengths_of_keys_take_memory_only_where_keys_are_not_turned():
-    assert at_once(64, 4096, 32, normalised=True) == at_once(64, 4096, 32) == 64
-    assert at_once(32, 4096, 64, normalised=True) == at_once(32, 4096, 64)
-    assert at_once(256, 1024, 16, normalised=True) == at_once(256, 1024, 16)  # all in one pass
-    assert at_once(64, 4095, 32, normalised=True) < at_once(64, 4095, 32)  # not whole blocks
+    assert at_once(64, 4096, 32, normalized=True) == at_once(64, 4096, 32) == 64
+    assert at_once(32, 4096, 64, normalized=True) == at_once(32, 4096, 64)
+    assert at_once(256, 1024, 16, normalized=True) == at_once(256, 1024, 16)  # all in one pass
+    assert at_once(64, 4095, 32, normalized=True) < at_once(64, 4095, 32)  # not whole blocks
 
 
 class Memory:
@@ -72,24 +72,24 @@ class Memory:
 TURNED = {(n, d) for n in (1024, 4096, 16384) for d in (32, 64, 128)} | {(65536, 128)}
 
 
-@pytest.mark.parametrize("normalised", [False, True], ids=["plain", "normalised"])
+@pytest.mark.parametrize("normalized", [False, True], ids=["plain", "normalized"])
 @pytest.mark.parametrize(
     ("tokens", "dim"), [(n, d) for n in (1024, 4096, 16384, 65536) for d in (16, 32, 64, 128)]
 )
 def test_a_pass_without_gradients_keeps_to_memory_like_softmax(
-    tokens, dim, normalised, monkeypatch
+    tokens, dim, normalized, monkeypatch
 ):
     """At most a quarter beside the output, in the shapes of the benchmark; nothing is launched."""
     memory, new = Memory(), Problem.new
     monkeypatch.setattr(Problem, "new", lambda *a, **options: memory.note(new(*a, **options)))
     batch = (1 << (21 if dim <= 32 else 20)) // (8 * tokens)
     x = torch.empty(batch, 8, tokens, dim, dtype=torch.bfloat16, device="meta")
-    temperature = torch.empty(8, device="meta") if normalised else None
-    p = Problem.of(x, x, x, None, temperature, 1.0, 0.5, 1.0, 1.0, normalised, "ieee")
+    temperature = torch.empty(8, device="meta") if normalized else None
+    p = Problem.of(x, x, x, None, temperature, 1.0, 0.5, 1.0, 1.0, normalized, "ieee")
     launched = set()
-    token = launches._rehearsed.set(launched)
+    token = launches._dry_run_launches.set(launched)
     out, total = efficient.run_in_parts(p, keep=False)
-    launches._rehearsed.reset(token)
+    launches._dry_run_launches.reset(token)
     kernels = {launch.kernel.__name__ for launch, _ in launched}
     assert ("accumulate_turned" in kernels) is ((tokens, dim) in TURNED)
     assert total is None
@@ -153,7 +153,7 @@ def test_split_tiles_are_summed_in_the_memory_of_the_output(width, monkeypatch):
     found = run()
     monkeypatch.setattr(sums, "_scratch", lambda p, room, count: p.numbers(count))
     assert torch.equal(run(), found)
-    assert set(inside) == {True}  # on a GPU a first call is rehearsed
+    assert set(inside) == {True}  # on a GPU a first call is dry_run
 
 
 def test_turned_keys_need_no_table_of_lengths(monkeypatch):
@@ -162,9 +162,9 @@ def test_turned_keys_need_no_table_of_lengths(monkeypatch):
     p = Problem.of(x, x, x, None, temperature, 1.0, 0.5, 1.0, 1.0, True, "ieee")
     tables, table = [], Problem.table
     monkeypatch.setattr(Problem, "table", lambda *a: tables.append(a) or table(*a))
-    token = launches._rehearsed.set(set())
+    token = launches._dry_run_launches.set(set())
     sums.row_sums(p, room=x)
     assert not tables
     sums.row_sums(p)
     assert tables
-    launches._rehearsed.reset(token)
+    launches._dry_run_launches.reset(token)

@@ -58,7 +58,7 @@ def test_kernels_are_as_good_as_plain_torch(shape, dtype, algorithm):
 @both
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("dim", [10, 20])
-def test_fused_normalisation_and_temperature(dim, dtype, algorithm):
+def test_fused_normalization_and_temperature(dim, dtype, algorithm):
     make = partial(draw_shift, batch=1, heads=4, queries=33, keys=49, dim=dim, masked=True)
     assert_as_good_as_plain(partial(fused_shift, algorithm), shift_equation, make, dtype, draws=4)
 
@@ -156,7 +156,7 @@ def test_more_heads_than_a_launch_takes_go_in_parts(algorithm, masked, monkeypat
         launched.append(len(q))
         return forward(q, *rest)
 
-    monkeypatch.setattr(operators, "MOST_HEADS", 5)
+    monkeypatch.setattr(operators, "MAX_HEADS", 5)
     monkeypatch.setattr(operators, "_forward", noted)
     torch.testing.assert_close(run(), whole)
     assert launched == [2, 2, 1]
@@ -401,6 +401,9 @@ def test_what_cannot_run_says_why(monkeypatch):
         taylorshift_attention(small, small, small, torch.ones(3))
 
 
+FAULTS = "DOES NOT FIT", "SERIALIZED", "READS UNSET REGISTERS"
+
+
 def machine_code(*options):
     command = [sys.executable, "benchmarks/machine_code.py", *options]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -415,14 +418,14 @@ def kernels_of(lines):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("normalised", [[], ["--normalised"]], ids=["plain", "normalised"])
-def test_products_stay_whole_on_hopper(normalised):
-    lines = machine_code(*normalised)
-    whole = 8 if normalised else 2  # at D = 16 and 32
+@pytest.mark.parametrize("normalized", [[], ["--normalized"]], ids=["plain", "normalized"])
+def test_products_stay_whole_on_hopper(normalized):
+    lines = machine_code(*normalized)
+    whole = 8 if normalized else 2  # at D = 16 and 32
     # Eight heads of 128 are enough to turn keys.
     assert len(kernels_of(lines)) == 9 + 13 + 15 + 13 + 2 * whole
     assert len([line for line in lines if "accumulate_turned" in line]) == 3
-    assert not [line for line in lines if "SERIALISED" in line or "DOES NOT FIT" in line]
+    assert not [line for line in lines if any(fault in line for fault in FAULTS)]
     spilled = [
         int(re.search(r"(\d+) bytes spilled", line)[1]) for line in lines if "hopper" in line
     ]
@@ -431,11 +434,12 @@ def test_products_stay_whole_on_hopper(normalised):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("normalised", [[], ["--normalised"]], ids=["plain", "normalised"])
-def test_masked_kernels_compile_on_hopper(normalised):
-    lines = machine_code("--masked", "--dims", "32,64,128,20x100", *normalised)
+@pytest.mark.parametrize("normalized", [[], ["--normalized"]], ids=["plain", "normalized"])
+def test_masked_kernels_compile_on_hopper(normalized):
+    lines = machine_code("--masked", "--dims", "32,64,128,20x100", *normalized)
     assert len(kernels_of(lines)) == 2 + 4 * 11  # heads of 32 also whole
-    assert not [line for line in lines if "DOES NOT FIT" in line]
+    faults = "DOES NOT FIT", "READS UNSET REGISTERS"
+    assert not [line for line in lines if any(fault in line for fault in faults)]
 
 
 # What is spilled on Ampere lies outside the loops, most of it where states of odd widths are
@@ -454,12 +458,12 @@ def test_masked_kernels_compile_on_hopper(normalised):
     ],
 )
 def test_kernels_fit_and_hardly_spill_on_every_device(arch, dtype, dims, allowed):
-    lines = machine_code("--arch", arch, "--dtype", dtype, "--dims", dims, "--normalised")
+    lines = machine_code("--arch", arch, "--dtype", dtype, "--dims", dims, "--normalized")
     turned = [line for line in lines if "accumulate_turned" in line]
     heads = [max(map(int, head.split("x"))) for head in dims.split(",")]
     whole = sum(width <= 32 for width in heads) if dtype == "bfloat16" else 0
     assert len(kernels_of(lines)) == 11 * len(heads) + 2 * len(turned) + 8 * whole
-    assert not [line for line in lines if "DOES NOT FIT" in line or "SERIALISED" in line]
+    assert not [line for line in lines if any(fault in line for fault in FAULTS)]
     spilled = {line: int(re.search(r"(\d+) bytes spilled", line)[1]) for line in lines}
     assert not [line for line, size in spilled.items() if size > allowed]
 

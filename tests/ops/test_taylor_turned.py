@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.usefixtures("blocks_of_bfloat16"),
     pytest.mark.parametrize("blocks_of_bfloat16", [(9, 0)], indirect=True, ids=["hopper"]),
 ]
-both_kinds = pytest.mark.parametrize("normalised", [False, True], ids=["plain", "normalised"])
+both_kinds = pytest.mark.parametrize("normalized", [False, True], ids=["plain", "normalized"])
 
 
 @pytest.fixture
@@ -48,15 +48,15 @@ def given_temperature(attend, q, k, v, mask):
     return attend(q, k, v, mask, torch.full((q.shape[1],), 0.5, dtype=q.dtype))
 
 
-def assert_right(normalised, **shape):
+def assert_right(normalized, **shape):
     """Output and gradients are as good as plain torch's."""
     run, exact, make = (
-        (fused_shift, shift_equation, draw_shift) if normalised else (fused, equation, draw)
+        (fused_shift, shift_equation, draw_shift) if normalized else (fused, equation, draw)
     )
     run, make = partial(run, "efficient"), partial(make, **shape)
-    draws = -(-24 // shape["heads"]) if normalised and torch.bfloat16 == DTYPE else 1
+    draws = -(-24 // shape["heads"]) if normalized and torch.bfloat16 == DTYPE else 1
     # Of a temperature there is one number a head, whose plain gradient can be exact by luck.
-    if normalised and draws == shape["heads"] == 1:
+    if normalized and draws == shape["heads"] == 1:
         run, exact, make = (
             partial(given_temperature, run),
             partial(given_temperature, exact),
@@ -70,16 +70,16 @@ def assert_right(normalised, **shape):
     ("queries", "keys", "dim", "width"),
     [(64, 64, 32, 32), (150, 128, 32, 32), (70, 64, 64, 64), (40, 128, 16, 64), (70, 128, 64, 128)],
 )
-def test_turned_keys_give_the_same_sums(queries, keys, dim, width, normalised, turned):
+def test_turned_keys_give_the_same_sums(queries, keys, dim, width, normalized, turned):
     shape = {"queries": queries, "keys": keys, "dim": dim, "width": width}
-    assert_right(normalised, batch=1, heads=2, **shape)
+    assert_right(normalized, batch=1, heads=2, **shape)
     tiles = dim // 16 * (dim // 16 + 1) // 2
     assert set(turned) == {(0, 2 * tiles, 1)}
 
 
 @both_kinds
-def test_turned_keys_of_the_widest_heads(normalised, turned):
-    assert_right(normalised, batch=1, heads=1, queries=130, keys=128, dim=128)
+def test_turned_keys_of_the_widest_heads(normalized, turned):
+    assert_right(normalized, batch=1, heads=1, queries=130, keys=128, dim=128)
     assert set(turned) == {(0, 36, 1)}
 
 
@@ -91,9 +91,9 @@ def test_turned_keys_of_the_widest_heads(normalised, turned):
     [(5, 1024, {(0, 12, 1), (12, 3, 2)}), (1, 4096, {(0, 3, 2)})],
     ids=["where keys were that nobody reads any more", "behind the keys"],
 )
-def test_split_rows_are_summed_in_what_is_free(heads, queries, launches, normalised, turned):
+def test_split_rows_are_summed_in_what_is_free(heads, queries, launches, normalized, turned):
     """Six programs run at once; 16 steps can be split in two."""
-    assert_right(normalised, batch=1, heads=heads, queries=queries, keys=1024, dim=32)
+    assert_right(normalized, batch=1, heads=heads, queries=queries, keys=1024, dim=32)
     assert set(turned) == launches
 
 

@@ -43,10 +43,10 @@ LONG_SHAPES = {
 }
 
 
-def form(queries=64, keys=64, dim=32, dtype=torch.bfloat16, masked=False, normalised=False):
+def form(queries=64, keys=64, dim=32, dtype=torch.bfloat16, masked=False, normalized=False):
     q, k, v = (torch.empty(2, 3, n, dim, dtype=dtype) for n in (queries, keys, keys))
     mask = torch.ones(2, keys, dtype=torch.bool) if masked else None
-    temperature = torch.ones(3) if normalised else None
+    temperature = torch.ones(3) if normalized else None
     return Problem.of(q, k, v, mask, temperature, 1.0, 0.5, 1.0, 1.0, False, "ieee").form
 
 
@@ -78,7 +78,7 @@ def test_it_is_as_good_as_plain_torch(shape, calls):
 @pytest.mark.parametrize(
     "shape", [*SHAPES.values(), *LONG_SHAPES.values()], ids=[*SHAPES, *LONG_SHAPES]
 )
-def test_normalisation_and_temperature(shape, calls):
+def test_normalization_and_temperature(shape, calls):
     make = partial(draw_shift, batch=2, heads=24, **shape)
     assert_as_good_as_plain(partial(fused_shift, "direct"), shift_equation, make, DTYPE, draws=2)
     assert set(calls) == {"run_whole", "run_whole_backward"}
@@ -118,11 +118,11 @@ def test_inputs_are_read_where_a_projection_left_them(calls):
         ({"queries": 65}, False),
         ({"keys": 65}, False),
         ({"masked": True}, True),
-        ({"normalised": True, "queries": 128, "keys": 128}, True),
-        ({"normalised": True, "queries": 129}, False),
-        ({"normalised": True, "keys": 129}, False),
-        ({"normalised": True, "masked": True}, True),
-        ({"normalised": True, "masked": True, "queries": 65}, False),
+        ({"normalized": True, "queries": 128, "keys": 128}, True),
+        ({"normalized": True, "queries": 129}, False),
+        ({"normalized": True, "keys": 129}, False),
+        ({"normalized": True, "masked": True}, True),
+        ({"normalized": True, "masked": True, "queries": 65}, False),
         ({"dim": 40}, False),
         ({"dtype": torch.float32}, False),
         ({"dtype": torch.float16}, False),

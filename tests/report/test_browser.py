@@ -41,6 +41,7 @@ frame.addEventListener("load", () => {
     text: text(),
     button: !page.getElementById("theme").hidden,
     before: names(),
+    nameWidth: page.querySelector("#summary tbody th").offsetWidth,
   };
   const heads = page.querySelectorAll("#summary thead th");
   const accuracy = [...heads].find((h) => h.innerText.includes("accuracy"));
@@ -104,6 +105,21 @@ def test_phone_light(page: str, tmp_path: Path) -> None:
     assert seen["ascending"] == ["performer_ftheta", "softmax", "taylor"]
     assert seen["descending"] == seen["ascending"][::-1]
     assert seen["sort"] == "descending"
+
+
+def test_long_names_leave_room_for_numbers_on_a_phone(tmp_path: Path) -> None:
+    """The column of names stays in sight while a table scrolls: it must not cover the screen."""
+    for number, lr in enumerate((0.0123456, 0.1234567)):
+        words = [f"optim.lr={lr}", f"optim.weight_decay={lr}", f"train.label_smoothing={lr}"]
+        make_run(tmp_path / "trials" / str(number), overrides=words)
+    params = ["optim.lr", "optim.weight_decay", "train.label_smoothing"]
+    write_record(tmp_path / "results.json", trials=[{"params": dict.fromkeys(params, 0.1)}])
+    found = write_report(tmp_path, formats=["html"])
+    assert all("label_smoothing=" in row.label for row in found.findings.rows)
+    seen, console = browse((found.out / "report.html").read_text(), tmp_path, width=360)
+    assert console == []
+    assert seen["scrollWidth"] <= 360
+    assert seen["nameWidth"] < 200
 
 
 def test_desktop_dark(page: str, tmp_path: Path) -> None:

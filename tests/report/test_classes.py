@@ -26,7 +26,11 @@ def write(path: Path, target: object, predicted: object, confidence: object) -> 
     run = make_run(path, seed=len(list(path.parent.iterdir())) if path.parent.exists() else 0)
     kinds = {"target": np.int32, "predicted": np.int32, "confidence": np.float32}
     values = zip(kinds.items(), (target, predicted, confidence), strict=True)
-    run.write_predictions({name: np.asarray(own, kind) for (name, kind), own in values})
+    arrays = {name: np.asarray(own, kind) for (name, kind), own in values}
+    run.write_predictions(arrays)
+    judged = arrays["target"] >= 0
+    accuracy = float((arrays["target"] == arrays["predicted"])[judged].mean())
+    run.write("summary.json", {**run.summary(), "test_accuracy": accuracy})
     return path
 
 

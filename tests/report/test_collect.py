@@ -45,7 +45,6 @@ SPOILED: dict[str, tuple[Callable[[RunFolder], object], str]] = {
         lambda run: (run.path / "config.yaml").write_text("version: 99\n"),
         "written by a newer saccade",
     ),
-    "metrics odd": (lambda run: (run.path / "metrics.jsonl").write_text("{}\n"), "KeyError"),
     "no accuracy": (
         lambda run: run.write("summary.json", {"test_accuracy": "high"}),
         "neither a test nor a validation accuracy",
@@ -76,6 +75,16 @@ def test_a_bad_run_is_left_out_with_its_reason(tmp_path: Path, fault: str) -> No
     assert [gap.what for gap in evidence.left_out] == ["bad"]
     assert told in evidence.left_out[0].reason
     assert str(tmp_path) not in evidence.left_out[0].reason
+
+
+@pytest.mark.parametrize("content", ["{}\n", "3\n", "[]\n", "\0\0\0", "[" * 100_000])
+def test_metrics_that_hold_something_else_are_left_out(tmp_path: Path, content: str) -> None:
+    (make_run(tmp_path / "odd").path / "metrics.jsonl").write_text(content)
+    evidence = collect(tmp_path)
+    assert [run.epochs for run in evidence.runs] == [[]]
+    assert reasons(tmp_path) == {
+        "odd/metrics.jsonl": "holds no epoch that can be read: the run has no curves"
+    }
 
 
 def test_good_runs_are_all_read(tmp_path: Path) -> None:
@@ -151,7 +160,7 @@ LOST: dict[str, tuple[Callable[[Path], object], str]] = {
     "steps alone": (lambda file: file.write_text('{"kind": "step", "step": 3}\n'), NO_EPOCH),
     "cut later": (
         lambda file: file.write_text('{"kind": "epoch", "epoch": 1}\n{"k'),
-        "holds 1 of 2 epochs: its group is drawn over those alone",
+        "holds 1 of 2 epochs: its group is drawn over these only",
     ),
 }
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from saccade.layers import ATTENTIONS, Attention
 from saccade.report.class_figures import WRONG, class_accuracy, confusion, shaded, spread_classes
 from saccade.report.classes import ClassCounts
 from saccade.report.collect import collect
@@ -18,8 +19,10 @@ from saccade.report.comparison_figures import pareto, pareto_front
 from saccade.report.curves import accuracy_over_time, course, cut_accuracy, epoch_curves
 from saccade.report.findings import find
 from saccade.report.groups import Group, group_runs
+from saccade.report.html import as_html
 from saccade.report.inline_svg import VARIABLES, inline_svg
-from saccade.report.look import GRID, PIXELS_PER_INCH, Drawing, axes_style, draw, series_of
+from saccade.report.sections import compose
+from saccade.report.style import GRID, PIXELS_PER_INCH, Drawing, axes_style, draw, series_of
 from saccade.report.write import write_report
 from tests.report.made_runs import make_run, make_study
 
@@ -95,7 +98,7 @@ def test_after_a_third_of_the_epochs_no_run_leaves_the_axes(tmp_path: Path) -> N
 
 
 def test_a_caption_tells_of_cut_epochs_where_there_are_some(tmp_path: Path) -> None:
-    told = "The axis begins at 89.5 %; early epochs lie below it."
+    told = "The axis starts at 89.5 %; early epochs are below it."
     for name, first in (("cut", 0.3), ("whole", 0.897)):
         make_run(tmp_path / name, validated=(first, 0.9, 0.95))
         report = write_report(tmp_path / name, tmp_path / f"{name}-report", formats=["md"])
@@ -188,7 +191,7 @@ def test_a_rare_mistake_is_not_shown_as_none() -> None:
     assert cells == ["100", "<1", "<1", "100", "<1", "2", "98"]
 
 
-def labelled(text: str) -> Drawing:
+def labeled(text: str) -> Drawing:
     return draw(lambda axes: axes_style(axes, x=text, y="y"))
 
 
@@ -196,7 +199,7 @@ def labelled(text: str) -> Drawing:
     "text", ["$\\frac{", "a < b & c", "<script>alert(1)</script>", "表 🙂", "x_1^2", '"quoted"']
 )
 def test_any_text_can_be_drawn(text: str) -> None:
-    page = inline_svg(labelled(text).svg, name="figure", label=text)
+    page = inline_svg(labeled(text).svg, name="figure", label=text)
     assert "<script" not in page
     assert 'role="img"' in page
 
@@ -206,9 +209,9 @@ def test_inline_figures_follow_the_theme_and_share_no_ids(tmp_path: Path) -> Non
     groups = groups_of(tmp_path)
     series = series_of([group.label for group in groups])
     drawing = epoch_curves(groups, series, "train_loss", "loss")
-    assert any(colour in drawing.svg for colour in VARIABLES)
+    assert any(color in drawing.svg for color in VARIABLES)
     first, second = (inline_svg(drawing.svg, name=name, label="") for name in ("one", "two"))
-    assert not any(colour in first for colour in VARIABLES)
+    assert not any(color in first for color in VARIABLES)
     assert {"var(--ink)", "var(--series-0)", "var(--series-1)"} <= set(
         re.findall(r"var\([\w-]+\)", first)
     )
@@ -218,6 +221,22 @@ def test_inline_figures_follow_the_theme_and_share_no_ids(tmp_path: Path) -> Non
     used = re.findall(r'(?:href="#|url\(#)([^")]+)', first)
     assert set(used) == set(ids[0])
     assert "<style" not in first
+
+
+def test_all_attentions_are_drawn_however_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"kind_{number}" for number in range(11)]
+    for name in names:
+        entry = Attention("cores.SoftmaxCore", "another", linear=False)
+        monkeypatch.setitem(ATTENTIONS._entries, name, entry)
+    evidence = collect(make_study(tmp_path, dict.fromkeys(names, 0.9), seeds=1))
+    page = compose(evidence, find(evidence))
+    confusions = [figure for figure in page.figures if figure.name.startswith("confusion_")]
+    assert len(confusions) == 11
+    assert len({(look.color, look.marker) for look in page.series.values()}) == 11
+    marks = re.findall(r'<span class="mark" style="color:([^"]+)"[^>]*>(.)<', as_html(page))
+    assert len(set(marks)) == 11
 
 
 def test_class_accuracy_needs_a_class_that_all_have() -> None:

@@ -6,14 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from saccade.report.claims import Claim
 from saccade.report.collect import collect
+from saccade.report.environment import differences_table
 from saccade.report.findings import Findings, find
 from saccade.report.labels import label_groups
-from saccade.report.setting import differences_table
-from saccade.report.words import headline, points, sentence, significant
+from saccade.report.text import headline, points, sentence, significant
 from saccade.report.write import write_report
-from saccade.statistics import accuracy_interval, holm, paired_difference, seed_noise
+from saccade.results import Claim
+from saccade.stats import (
+    accuracy_interval,
+    corrected_p_values,
+    paired_difference,
+    seed_scatter,
+)
 from tests.report.made_runs import make_run, make_study, predictions, write_record
 
 
@@ -41,12 +46,16 @@ def test_rows_hold_the_statistics_of_the_predictions(study: Findings) -> None:
         expected.low,
         expected.high,
     )
-    noise = seed_noise([right(level) for level in (0.9, 0.9025, 0.3)])
+    levels = (0.9, 0.9025, 0.3)
+    scatter = seed_scatter([right(level) for level in levels])
     differences = [
-        paired_difference(right(level), right(0.9), noise=noise) for level in (0.9025, 0.3)
+        paired_difference(
+            right(levels[a]), right(levels[b]), shared=scatter.shared, own=scatter.of_pair(a, b)
+        )
+        for a, b in ((1, 0), (2, 0), (1, 2))
     ]
-    corrected = holm([difference.p_value for difference in differences])
-    claims = [row.against_baseline for row in (taylor, dead)]
+    corrected = corrected_p_values(differences)
+    claims = [*(row.against_baseline for row in (taylor, dead)), *study.others]
     assert [claim.difference for claim in claims] == [own.mean for own in differences]
     assert [claim.p_corrected for claim in claims] == corrected
     assert softmax.against_baseline is None
@@ -122,12 +131,17 @@ def test_a_claim_goes_by_the_corrected_value() -> None:
     assert not Claim("a", "b", **numbers, p_corrected=0.051).holds
 
 
-def test_pairs_without_the_baseline_are_corrected_among_themselves(study: Findings) -> None:
-    (claim,) = study.others
-    assert (claim.first, claim.second) == ("taylor", "performer")
-    assert claim.p_corrected == claim.p_value
-    expected = paired_difference(right(0.9025), right(0.3)).p_value
-    assert claim.p_value == pytest.approx(expected, rel=1e-9, abs=0)
+def test_all_pairs_of_a_page_are_one_family(tmp_path: Path) -> None:
+    """More pairs without the baseline make the correction of those with it stricter."""
+    accuracies = {"softmax": 0.9, "taylor": 0.87, "performer": 0.89, "linear": 0.88}
+    few = found_in(make_study(tmp_path / "few", dict(list(accuracies.items())[:2]), seeds=1))
+    many = found_in(make_study(tmp_path / "many", accuracies, seeds=1))
+    (alone,), among = few.against_baseline, many.against_baseline[0]
+    assert len(many.against_baseline) + len(many.others) == 6
+    assert among.p_value == pytest.approx(alone.p_value)
+    lowest = min((*many.against_baseline, *many.others), key=lambda claim: claim.p_value)
+    assert lowest.p_corrected == pytest.approx(6 * lowest.p_value)
+    assert among.p_corrected > 3 * alone.p_corrected
 
 
 def test_nothing_is_marked_best_by_chance(study: Findings) -> None:
@@ -177,8 +191,8 @@ def test_nothing_is_ranked_across_data_sets(tmp_path: Path) -> None:
     assert [row.best for row in found.rows] == [frozenset()] * 3
     report = write_report(tmp_path, tmp_path / "report")
     assert report.headline.startswith(
-        "The runs are on two data sets, digits and shapes. Accuracies on different data do not "
-        "compare: nothing is ranked and no difference is claimed here."
+        "The runs are on two data sets, digits and shapes. Accuracies on different data cannot "
+        "be compared: nothing is ranked and no difference is claimed here."
     )
     drawn = {file.stem for file in (report.out / "figures").glob("*.svg")}
     assert "accuracy_over_epochs" in drawn
@@ -210,9 +224,9 @@ def test_folders_of_other_classes_are_other_data(tmp_path: Path) -> None:
         words = ["data.name=folder", f"data.root={root}"]
         make_run(tmp_path / str(number), seed=number, classes=classes, overrides=words)
     found = found_in(tmp_path)
-    assert found.datasets == ["folder cars", "folder cars #2", "folder pets"]
+    assert found.datasets == ["cars", "cars #2", "pets / pets-copy"]
     assert [(row.label, row.runs) for row in found.rows] == [
-        *(("folder cars", 1), ("folder cars #2", 1), ("folder pets", 2)),
+        *(("cars", 1), ("cars #2", 1), ("pets / pets-copy", 2)),
     ]
 
 

@@ -243,3 +243,15 @@ def test_one_run_each_has_no_table_by_seed(tmp_path: Path) -> None:
     out = write_report(tmp_path, formats=["md", "csv"]).out
     assert not (out / "tables" / "by_seed.csv").exists()
     assert "By seed" not in (out / "report.md").read_text()
+
+
+def test_html_alone_is_one_file(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    report = write_report(tmp_path, formats=["html"])
+    assert report.files == [tmp_path / "report" / "report.html"]
+    page = report.files[0].read_text()
+    assert "<svg" in page
+    assert 'href="figures/' not in page
+    linked = write_report(tmp_path, tmp_path / "both", formats=["html", "md"]).files
+    assert 'href="figures/' in (tmp_path / "both" / "report.html").read_text()
+    assert any(path.suffix == ".svg" for path in linked)

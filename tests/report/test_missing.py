@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from saccade.report.collect import collect
-from saccade.report.findings import MOST_PAIRED, Findings, find
-from saccade.report.words import headline
+from saccade.report.findings import Findings, find
+from saccade.report.text import headline
 from saccade.report.write import write_report
+from saccade.results import MAX_PAIRED
 from tests.report.made_runs import make_run, make_study, write_record
 
 ATTENTIONS = ("softmax", "taylor", "performer", "linear")
@@ -94,8 +95,9 @@ def test_a_baseline_without_runs_is_not_replaced(tmp_path: Path) -> None:
     assert max(claim.p_corrected / claim.p_value for claim in found.others if claim.holds) >= 2
     page = page_of(folder)
     assert "points to" not in page
-    assert "Holm's correction for 3 pairs. Images and seeds both count as chance." in page
-    assert "Among the 3 pairs, corrected together, 2 of them differ." in page
+    assert "All 3 pairs on this page are one family" in page
+    assert "Images and seeds both count as chance." in page
+    assert "Among the 3 pairs, 2 of them differ." in page
     assert "**The 3 pairs**" in page
 
 
@@ -133,7 +135,7 @@ def test_no_difference_to_a_baseline_that_is_not_here(tmp_path: Path) -> None:
 
 
 def test_too_many_to_pair(tmp_path: Path) -> None:
-    for place in range(MOST_PAIRED + 1):
+    for place in range(MAX_PAIRED + 1):
         make_run(tmp_path / "runs" / f"a{place}", overrides=[f"optim.lr={place + 1}e-3"])
     write_record(tmp_path / "study.json", baseline="taylor")
     assert "more than 12 are compared with a baseline alone" in told_of(tmp_path)[1]

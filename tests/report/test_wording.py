@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from saccade.report.claims import Claim
 from saccade.report.collect import collect
 from saccade.report.findings import find
-from saccade.report.words import headline, sentence
+from saccade.report.text import headline, sentence
 from saccade.report.write import write_report
+from saccade.results import Claim
 from tests.report.made_runs import make_run, make_study
 
 BOTH = "Images and seeds both count as chance"
@@ -30,6 +30,17 @@ def test_one_seed_is_told_in_every_sentence_that_claims(tmp_path: Path) -> None:
     page = page_of(tmp_path)
     assert "Only images count as chance: there is one seed." in page
     assert BOTH not in page
+
+
+def test_one_learning_rate_for_all_attentions_is_told(tmp_path: Path) -> None:
+    """Of runs that no comparison made as well; not of runs whose rates differ."""
+    told = "for all attentions, tuned for none of them"
+    same = make_study(tmp_path / "same", {"softmax": 0.5, "taylor": 0.9}, seeds=1)
+    assert f"one learning rate (0.003) {told}" in page_of(same)
+    make_run(same / "runs" / "other", "performer", overrides=["optim.lr=0.5"])
+    assert told not in page_of(same)
+    alone = make_study(tmp_path / "alone", {"softmax": 0.5}, seeds=2)
+    assert told not in page_of(alone)
 
 
 def test_several_seeds_are_chance_too(tmp_path: Path) -> None:
@@ -132,12 +143,12 @@ def test_a_span_of_nothing_is_one_number(
         ((0.9, 0.9), "The one pair without softmax shows no difference.", "The other pair"),
         (
             (0.9, 0.9, 0.9),
-            "Among the 3 pairs without softmax, corrected together, none shows a difference.",
+            "Among the 3 pairs without softmax, none shows a difference.",
             "The other 3 pairs",
         ),
         (
             (0.9, 0.9, 0.3),
-            "Among the 3 pairs without softmax, corrected together, 2 of them differ.",
+            "Among the 3 pairs without softmax, 2 of them differ.",
             "The other 3 pairs",
         ),
     ],
@@ -154,7 +165,7 @@ def test_pairs_are_counted_in_english(
 
 @pytest.mark.parametrize(
     ("speed", "told"),
-    [(2000.0, "The ring marks the front"), (500.0, "Rings and the dashed line mark the front")],
+    [(2000.0, "The ring marks the Pareto"), (500.0, "Rings and the dashed line mark the Pareto")],
 )
 def test_a_front_of_one_has_no_line(tmp_path: Path, speed: float, told: str) -> None:
     make_run(tmp_path / "a", "softmax", accuracy=0.5, img_per_s=1000)
@@ -196,8 +207,8 @@ def test_a_name_that_tells_some_of_the_keys_is_no_cause(tmp_path: Path) -> None:
     told = trials(tmp_path / "three", (0.5, first), (0.6, second))
     assert told.startswith("The set-up called lr=0.2 has the highest")
     assert told.endswith(
-        "The runs differ in optim.lr, optim.weight_decay and train.batch_size; the name of a "
-        "set-up tells only some of it."
+        "The runs differ in optim.lr, optim.weight_decay and train.batch_size; the names of the "
+        "set-ups show only some of these."
     )
     told = trials(tmp_path / "one", (0.5, first[:1]), (0.6, second[:1]))
     assert told.startswith("lr=0.2 has the highest")

@@ -1,4 +1,4 @@
-"""The tool, as its own tests run it, and a finished comparison."""
+"""Fixtures: the command line, and a finished comparison."""
 
 from pathlib import Path
 

@@ -1,30 +1,34 @@
-"""Claims: exactly one worker has a piece of work, and a dead one's is free again."""
+"""Claims: only one worker holds a claim, and the claim of a dead worker is free again."""
 
 import json
 import os
 import signal
-import threading
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from saccade.errors import ConfigError
 from saccade.study import claims as module
 from saccade.study.claims import Claims
 from tests.train.tiny_runs import PROCESSES
 from tests.waiting import PATIENCE_S, wait_until
 
+ROOT = Path(__file__).parents[2]
 
-def take_and_sleep(folder: Path, name: str, progress: int = 0) -> None:
-    """Body of a child process: claim, say so, and hold on."""
-    assert Claims(folder).take(name, progress) is not None
+
+def take_and_sleep(folder: Path, name: str) -> None:
+    """Body of a child process: take a claim, create the file `taken`, and keep the claim."""
+    assert Claims(folder).take(name) is not None
     (folder / "taken").touch()
     time.sleep(PATIENCE_S)
 
 
-def die_with_a_claim(folder: Path, name: str, progress: int = 0) -> None:
-    """Let another process take a claim and kill it."""
-    process = PROCESSES.Process(target=take_and_sleep, args=(folder, name, progress))
+def die_with_a_claim(folder: Path, name: str) -> None:
+    """Let another process take a claim, and kill that process."""
+    process = PROCESSES.Process(target=take_and_sleep, args=(folder, name))
     process.start()
     wait_until((folder / "taken").exists, process)
     assert Claims(folder).take(name) is None
@@ -34,7 +38,7 @@ def die_with_a_claim(folder: Path, name: str, progress: int = 0) -> None:
 
 
 def compete(folder: Path, rounds: int) -> None:
-    """Body of a child process: add 1 to a number in a file, many times, each under the claim."""
+    """Body of a child process: add 1 to a number in a file `rounds` times, under a claim."""
     claims, number = Claims(folder), folder / "number"
     for _ in range(rounds):
         with claims.hold("number"):
@@ -43,7 +47,7 @@ def compete(folder: Path, rounds: int) -> None:
             number.write_text(str(value + 1))
 
 
-def test_one_at_a_time(tmp_path: Path) -> None:
+def test_claim_is_held_by_one_owner_at_a_time(tmp_path: Path) -> None:
     claims = Claims(tmp_path)
     claim = claims.take("work")
     assert claim is not None
@@ -56,7 +60,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
     assert again.is_ours
 
 
-def test_no_step_is_lost_among_competitors(tmp_path: Path) -> None:
+def test_competing_processes_lose_no_update(tmp_path: Path) -> None:
     (tmp_path / "number").write_text("0")
     processes = [PROCESSES.Process(target=compete, args=(tmp_path, 8)) for _ in range(3)]
     for process in processes:
@@ -69,43 +73,67 @@ def test_no_step_is_lost_among_competitors(tmp_path: Path) -> None:
 
 def test_a_killed_owner_loses_its_claim_at_once(tmp_path: Path) -> None:
     die_with_a_claim(tmp_path, "work")
-    claim = Claims(tmp_path).take("work")
-    assert claim is not None
-    assert claim.deaths == 1
+    assert Claims(tmp_path).take("work") is not None
 
 
-def test_deaths_are_counted_only_while_nothing_moves(tmp_path: Path) -> None:
-    die_with_a_claim(tmp_path, "work", progress=5)
-    die_with_a_claim(tmp_path, "work", progress=5)
-    claims = Claims(tmp_path)
-    claim = claims.take("work", progress=5)
-    assert claim is not None
-    assert claim.deaths == 2
-    claim.give_back()
-    die_with_a_claim(tmp_path, "work", progress=5)
-    moved = claims.take("work", progress=6)
-    assert moved is not None
-    assert moved.deaths == 0
-
-
-def test_an_owner_elsewhere_is_judged_by_its_heartbeat(
+def test_owner_on_another_machine_is_alive_while_its_heartbeat_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BEAT_S", 0.02)
-    claims, others = Claims(tmp_path), {*threading.enumerate()}
+    monkeypatch.setattr(module, "_beats", [])  # starts a thread with the short interval
+    claims = Claims(tmp_path)
     sleeper = claims.take("work")
     assert sleeper is not None
-    (beat,) = {*threading.enumerate()} - others
     owner = json.loads(sleeper.path.read_text())
     sleeper.path.write_text(json.dumps({**owner, "kernel": "another machine"}))
-    time.sleep(0.1)
-    assert claims.take("work") is None  # it beats
-    sleeper._given_back.set()
-    beat.join()
-    assert claims.take("work") is None  # it stopped only just now
     long_ago = time.time() - module.GRACE_S - 5
+    os.utime(sleeper.path, (long_ago, long_ago))
+    wait_until(lambda: sleeper.path.stat().st_mtime > long_ago)  # the heartbeat has run
+    assert Claims(tmp_path).take("work") is None
+    module._owned.clear()  # the heartbeat stops, and another process looks
+    time.sleep(0.1)
+    assert claims.take("work") is None  # the heartbeat has stopped only now
     os.utime(sleeper.path, (long_ago, long_ago))
     successor = claims.take("work")
     assert successor is not None
-    assert successor.deaths == 1
-    assert not sleeper.is_ours  # should it wake up, it knows
+    assert not sleeper.is_ours  # if it wakes up, it notices
+
+
+NO_LINKS = """
+#include <errno.h>
+int link(const char *from, const char *to) { errno = EPERM; return -1; }
+int linkat(int a, const char *from, int b, const char *to, int flags) { errno = EPERM; return -1; }
+int flock(int fd, int how) { errno = ENOSYS; return -1; }
+"""
+
+COMPETE = "import sys; from pathlib import Path; from tests.study.test_claims import compete; "
+
+
+def test_claims_work_without_hard_links_or_flock(tmp_path: Path) -> None:
+    """Claims are then created under their final names, and use POSIX locks."""
+    source, library = tmp_path / "shim.c", tmp_path / "shim.so"
+    source.write_text(NO_LINKS)
+    try:
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    except FileNotFoundError:
+        pytest.skip("needs a C compiler")
+    folder = tmp_path / "study"
+    folder.mkdir()
+    (folder / "number").write_text("0")
+    code = COMPETE + f"compete(Path({str(folder)!r}), 8)"
+    environment = {**os.environ, "LD_PRELOAD": str(library)}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *sys.path])
+    command = [sys.executable, "-c", code]
+    processes = [subprocess.Popen(command, env=environment) for _ in range(3)]
+    assert [process.wait(PATIENCE_S) for process in processes] == [0] * 3
+    assert (folder / "number").read_text() == "24"
+    released = next(folder.glob("number.*"))
+    assert released.read_bytes().strip() == module.FREE  # proves that hard links were off
+
+
+def test_damaged_claim_is_reported_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "work.1").write_bytes(b"\xff\x00[[[[")
+    with pytest.raises(
+        ConfigError, match=r"work\.1.*delete it when no worker is running on this study"
+    ):
+        Claims(tmp_path).take("work")

@@ -1,4 +1,4 @@
-"""`saccade compare` as it is typed: what it prints, and what it says to mistakes."""
+"""The command `saccade compare`: its output and its error messages."""
 
 import json
 import os
@@ -11,6 +11,7 @@ import pytest
 
 from saccade.study.comparison import ComparisonFolder, Job, Plan
 from tests.cli.conftest import Saccade
+from tests.train.tiny_runs import forget_manifest
 from tests.waiting import wait_until
 
 
@@ -19,7 +20,7 @@ def copied(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "study"))
 
 
-def test_table_page_and_folder(saccade: Saccade, copied: Path) -> None:
+def test_compare_prints_table_page_and_folder(saccade: Saccade, copied: Path) -> None:
     code, out, err = saccade("compare", "--resume", "--out", copied)
     assert code == 0, err
     assert "6 of 6 runs are done already" in err
@@ -31,7 +32,7 @@ def test_table_page_and_folder(saccade: Saccade, copied: Path) -> None:
     assert page.read_text().lstrip().lower().startswith("<!doctype html")
 
 
-def test_json_is_the_results(saccade: Saccade, copied: Path) -> None:
+def test_json_option_prints_the_results(saccade: Saccade, copied: Path) -> None:
     code, out, _ = saccade("compare", "--resume", "--out", copied, "--json")
     assert code == 0
     shown = json.loads(out)
@@ -40,10 +41,12 @@ def test_json_is_the_results(saccade: Saccade, copied: Path) -> None:
     assert shown["page"].endswith(".html")
 
 
-def test_a_planted_run_is_refused_with_its_reason(
+def test_run_with_another_configuration_is_refused(
     saccade: Saccade, copied: Path, plan: Plan
 ) -> None:
-    config = ComparisonFolder.open(copied).run(Job("performer", 1)).path / "config.yaml"
+    run = ComparisonFolder.open(copied).run(Job("performer", 1))
+    forget_manifest(run)
+    config = run.path / "config.yaml"
     config.write_text(config.read_text().replace("\n  epochs: 2\n", "\n  epochs: 9\n"))
     code, out, err = saccade("compare", "--resume", "--out", copied)
     assert (code, out) == (2, "")
@@ -59,7 +62,7 @@ def test_a_planted_run_is_refused_with_its_reason(
         ("initial/seed-0.safetensors", -40),
     ],
 )
-def test_a_damaged_file_is_named_and_made_again_once_deleted(
+def test_damaged_file_is_reported_and_written_again_after_deletion(
     saccade: Saccade, copied: Path, name: str, kept: int
 ) -> None:
     before = json.loads((copied / "results.json").read_text())
@@ -70,7 +73,7 @@ def test_a_damaged_file_is_named_and_made_again_once_deleted(
     assert (code, out) == (2, "")
     assert len(err.strip().splitlines()) == 1
     assert f"{str(file)!r} cannot be read" in err
-    assert "; delete it to have it" in err
+    assert "; delete it to " in err
     file.unlink()
     code, out, err = saccade("compare", "--resume", "--out", copied, "--json")
     assert code == 0, err
@@ -78,24 +81,26 @@ def test_a_damaged_file_is_named_and_made_again_once_deleted(
     assert accuracies[0] == accuracies[1]
 
 
-def test_what_another_process_is_measuring_is_said_to_be_missing(
-    saccade: Saccade, copied: Path
-) -> None:
+def test_note_appears_while_another_process_measures(saccade: Saccade, copied: Path) -> None:
     folder = ComparisonFolder.open(copied)
     measured = folder.measures()
     (copied / "measures.json").unlink()
-    said = "note: another process is still measuring latency, memory and error; --resume shows"
+    note = (
+        "note: another process is still measuring latency, memory and error; use --resume to show"
+    )
     with folder.claims.hold("measures"):
         code, out, err = saccade("compare", "--resume", "--out", copied)
         assert code == 0, err
-        assert sum(line.startswith(said) for line in out.splitlines()) == 1
-        folder.write("measures.json", measured)  # it was done before the table was made
-        assert said not in saccade("compare", "--resume", "--out", copied)[1]
+        assert sum(line.startswith(note) for line in out.splitlines()) == 1
+        folder.write("measures.json", measured)  # measured before the table was made
+        assert note not in saccade("compare", "--resume", "--out", copied)[1]
     (copied / "measures.json").unlink()
-    assert said not in saccade("compare", "--resume", "--out", copied)[1]
+    assert note not in saccade("compare", "--resume", "--out", copied)[1]
 
 
-def test_a_failure_ends_with_its_reason_and_code_4(saccade: Saccade, tmp_path: Path) -> None:
+def test_failed_runs_print_the_reason_and_exit_with_code_4(
+    saccade: Saccade, tmp_path: Path
+) -> None:
     words = ["optim.lr=1e30", "optim.clip_norm=null", "train.epochs=1", "data.num_train=100"]
     code, out, err = saccade(
         *("compare", "digits-quick", *words, "--attention", "softmax,taylor"),
@@ -108,59 +113,62 @@ def test_a_failure_ends_with_its_reason_and_code_4(saccade: Saccade, tmp_path: P
 
 
 def interrupt_the_first_run(out: Path) -> None:
-    """Ctrl-C to this process, once the comparison in it has begun to train."""
+    """Send Ctrl-C to this process when the comparison has begun to train."""
     wait_until(lambda: list(out.glob("runs/*/seed-0/status.json")))
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_an_interrupt_before_any_run_is_done_prints_one_line(
+def test_interrupt_before_the_first_result_prints_one_line(
     saccade: Saccade, tmp_path: Path
 ) -> None:
     out = tmp_path / "study"
     user = threading.Thread(target=interrupt_the_first_run, args=[out])
     user.start()
     words = ["digits-quick", "train.epochs=400", "--attention", "softmax,taylor", "--seeds", 1]
-    code, printed, told = saccade("compare", *words, "--out", out)
+    code, printed, err = saccade("compare", *words, "--out", out)
     user.join()
     assert (code, printed) == (130, "")
-    assert told.splitlines()[-1] == "saccade: stopped with 0 of 2 runs done; go on with --resume"
+    assert err.splitlines()[-1] == "saccade: stopped with 0 of 2 runs done; go on with --resume"
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["digits-quick"], "--out DIR is needed"),
         (["--out", "OUT"], "RECIPE is needed"),
         (["digit-quick", "--out", "OUT"], "did you mean 'digits-quick'"),
         (["digits-quick", "--attention", "softmax,tayler", "--out", "OUT"], "'taylor'"),
         (["digits-quick", "--attention", "softmax", "--out", "OUT"], "only 'softmax' to compare"),
-        (["digits-quick", "--attention", ",", "--out", "OUT"], "names nothing"),
-        (["digits-quick", "--seeds", "0", "--out", "OUT"], "seeds=0: wants at least 1"),
-        (["digits-quick", "--jobs", "0", "--out", "OUT"], "jobs=0: wants at least 1"),
-        (["digits-quick", "--folds", "1", "--out", "OUT"], "folds=1"),
-        (["digits-quick", "--baseline", "tailor", "--out", "OUT"], "baseline='tailor'"),
+        (
+            ["digits-quick", "--attention", ",", "--out", "OUT"],
+            "--attention must be values separated by commas",
+        ),
+        (["digits-quick", "--seeds", "0", "--out", "OUT"], "seeds must be at least 1, got 0"),
+        (["digits-quick", "--jobs", "0", "--out", "OUT"], "jobs must be at least 1, got 0"),
+        (["digits-quick", "--folds", "1", "--out", "OUT"], "folds must be at least 2, got 1"),
+        (["digits-quick", "--baseline", "tailor", "--out", "OUT"], "baseline must be one of"),
         (["digits-quick", "train.epoch=1", "--out", "OUT"], "did you mean 'train.epochs'"),
-        (["digits-quick", "run.seed=4", "--out", "OUT"], "--seeds decides run.seed"),
+        (["digits-quick", "run.seed=4", "--out", "OUT"], "use --seeds to set run.seed"),
         (["digits-quick", "optim.schedule=plateau", "--out", "OUT"], "unfair: "),
-        (["digits-quick", "--out", "FULL"], "exists and is not a comparison"),
+        (["digits-quick", "--out", "FULL"], "--out must be a new folder or a comparison"),
         (["--resume", "--out", "OUT"], "is not a comparison: it has no study.json"),
         (["--resume", "--seeds", "4", "--out", "OUT"], "takes no changes"),
     ],
 )
-def test_mistakes_get_one_line_and_code_2(
-    saccade: Saccade, tmp_path: Path, words: list[str], told: str
+def test_invalid_arguments_print_one_line_and_exit_with_code_2(
+    saccade: Saccade, tmp_path: Path, words: list[str], message: str
 ) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("precious")
     places = {"OUT": tmp_path / "out", "FULL": tmp_path / "full"}
     code, out, err = saccade("compare", *(places.get(word, word) for word in words))
     assert (code, out) == (2, ""), err
-    assert told in err
+    assert message in err
     assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_missing_data_is_code_3(saccade: Saccade, tmp_path: Path) -> None:
+def test_missing_data_exits_with_code_3(saccade: Saccade, tmp_path: Path) -> None:
     words = ["vit-cifar10", "data.root=/absent", "--out", str(tmp_path / "out")]
     code, _, err = saccade("compare", *words)
     assert code == 3
@@ -168,7 +176,7 @@ def test_missing_data_is_code_3(saccade: Saccade, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_make_run_is_a_comparison(saccade: Saccade, tmp_path: Path) -> None:
+def test_make_run_makes_a_comparison(saccade: Saccade, tmp_path: Path) -> None:
     makefile = (Path(__file__).parents[2] / "Makefile").read_text()
     recipe = makefile.split("\nrun: ")[1].split("\n\n")[0].replace("\\\n", " ")
     words = recipe.split("/saccade ")[1].split()

@@ -1,4 +1,4 @@
-"""Comparisons in real processes that are killed, told to stop, and work beside each other."""
+"""Comparisons in real processes that are killed, are asked to stop, or share the work."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE_S, wait_until
 
 
 def epochs(out: Path) -> int:
-    """Epochs that all runs together have written."""
+    """Number of epochs in the metrics of all runs."""
     files = (out / "runs").glob("*/seed-*/metrics.jsonl")
     return sum(file.read_text().count('"kind": "epoch"') for file in files)
 
@@ -32,7 +32,7 @@ def finished_at(out: Path) -> dict[Path, int]:
 
 
 def assert_nothing_twice_or_lost(out: Path, plan: Plan, whole: Path) -> None:
-    """Every run has each epoch once, and all ended as without a kill."""
+    """Check that every run has each epoch once and the same results as without a kill."""
     folder = ComparisonFolder.open(out)
     for job in plan.jobs():
         rows = folder.run(job).metrics("epoch")
@@ -45,12 +45,12 @@ def assert_nothing_twice_or_lost(out: Path, plan: Plan, whole: Path) -> None:
         assert mine["p_corrected"] == other["p_corrected"]
 
 
-def test_kills_lose_nothing_and_run_nothing_twice(
+def test_killed_comparison_resumes_without_loss_or_repetition(
     finished: Path, plan: Plan, start: Start, tmp_path: Path
 ) -> None:
     out = tmp_path / "study"
     done: dict[Path, int] = {}
-    for steps in (25, 14, 20):  # a run has 18, which makes the first and the last kill a second run
+    for steps in (25, 14, 20):  # a run has 18 steps: the first and last kill hit a second run
         process = start(dying_after, steps, compare_and_exit, plan, out)
         process.join()
         assert process.exitcode == -signal.SIGKILL
@@ -63,12 +63,12 @@ def test_kills_lose_nothing_and_run_nothing_twice(
 
 
 def compare_with_small_files(plan: Plan, out: Path) -> None:
-    """Body of a child process whose files cannot grow past some bytes, as on a full disk."""
+    """Body of a child process whose file size is limited, as on a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
     compare_and_exit(plan, out)
 
 
-def test_first_weights_that_do_not_fit_the_disk_are_named(
+def test_initial_weights_on_a_full_disk_exit_with_code_4(
     plan: Plan, start: Start, tmp_path: Path, finished: Path
 ) -> None:
     out = tmp_path / "study"
@@ -81,7 +81,7 @@ def test_first_weights_that_do_not_fit_the_disk_are_named(
 
 
 def is_alone(trainer: Trainer) -> bool:
-    """No other run has begun yet."""
+    """True if no other run has begun yet."""
     return len([*trainer.run.path.parents[1].glob("*/*/environment.json")]) < 2
 
 
@@ -98,7 +98,7 @@ def test_two_workers_share_the_runs(plan: Plan, start: Start, tmp_path: Path) ->
 
 
 def is_in_the_second_run(trainer: Trainer) -> bool:
-    """In its second epoch."""
+    """True in the second epoch of a run that is not the first."""
     return trainer.at.epoch == 1 and any(trainer.run.path.parents[1].glob("*/*/summary.json"))
 
 
@@ -106,7 +106,7 @@ def is_in_the_second_run(trainer: Trainer) -> bool:
     ("number", "code"),
     [(signal.SIGTERM, 75), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
 )
-def test_signals_save_what_there_is(
+def test_signals_save_and_show_the_results_so_far(
     plan: Plan, start: Start, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     out = tmp_path / "study"
@@ -122,7 +122,7 @@ def test_signals_save_what_there_is(
 
 
 def owners(out: Path) -> list[int]:
-    """The processes that hold a claim."""
+    """Ids of the processes that hold a claim."""
     texts = [file.read_text() for file in (out / "claims").glob("*seed*")]
     return [json.loads(text)["pid"] for text in texts if text]
 
@@ -136,7 +136,7 @@ def kill(pid: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victims", ["all", "main", "worker"])
-def test_kill_of_the_tool_with_two_workers(
+def test_resume_after_a_kill_with_two_workers(
     finished: Path, plan: Plan, tmp_path: Path, victims: str
 ) -> None:
     out = tmp_path / "study"
@@ -162,14 +162,14 @@ def test_kill_of_the_tool_with_two_workers(
 
 
 @pytest.mark.slow
-def test_the_tool_shows_what_there_is_when_told_to_stop(plan: Plan, tmp_path: Path) -> None:
+def test_compare_prints_the_table_so_far_on_sigterm(plan: Plan, tmp_path: Path) -> None:
     out = tmp_path / "study"
     words = ["compare", plan.recipe, "--attention", ",".join(plan.attentions), "--jobs", "2"]
     command = [sys.executable, "-m", "saccade", *words, "--out", str(out)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     wait_until(lambda: len(finished_at(out)) >= 3, process)
     process.send_signal(signal.SIGTERM)
-    shown, told = process.communicate(timeout=PATIENCE_S)
+    out_text, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 75
-    assert "softmax" in shown
-    assert "runs done; go on with --resume" in told.splitlines()[-1]
+    assert "softmax" in out_text
+    assert "runs done; go on with --resume" in err.splitlines()[-1]

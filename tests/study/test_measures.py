@@ -1,4 +1,4 @@
-"""What is measured of a trained variant means what it says."""
+"""Measurements of a trained model are correct."""
 
 import shutil
 import time
@@ -15,7 +15,7 @@ from saccade.study.comparison import ComparisonFolder, Job
 from saccade.study.comparison.measures import approximation_error, measure_run
 from saccade.train import train
 from saccade.train.step import Stepper
-from tests.train.tiny_runs import tiny
+from tests.train.tiny_runs import forget_manifest, tiny
 
 
 def small_model(attention: str, **overrides: object) -> torch.nn.Module:
@@ -25,7 +25,7 @@ def small_model(attention: str, **overrides: object) -> torch.nn.Module:
 
 
 @torch.no_grad()
-def test_error_is_that_of_the_models_own_queries_and_keys() -> None:
+def test_approximation_error_uses_the_models_queries_and_keys() -> None:
     model, images = small_model("taylor"), torch.randn(3, 3, 32, 32)
     seen: list[torch.Tensor] = []
     model.blocks[0].attn.qkv.register_forward_hook(lambda layer, inputs, out: seen.append(out))
@@ -38,25 +38,27 @@ def test_error_is_that_of_the_models_own_queries_and_keys() -> None:
 
 
 @pytest.mark.parametrize("attention", ["softmax", "performer_relu", "performer_ftheta"])
-def test_no_error_where_softmax_is_not_approximated(attention: str) -> None:
+def test_approximation_error_is_none_without_softmax_counterpart(attention: str) -> None:
     assert approximation_error(small_model(attention), torch.randn(2, 3, 32, 32)) is None
 
 
 @pytest.mark.parametrize("attention", ["taylorshift", "performer"])
-def test_windows_are_measured_too(attention: str) -> None:
+def test_approximation_error_works_with_windows(attention: str) -> None:
     error = approximation_error(small_model(attention, window=2), torch.randn(2, 3, 32, 32))
     assert error is not None
     assert 0 < error < 2
 
 
-def test_hooks_are_gone_afterwards() -> None:
+def test_approximation_error_removes_its_hooks() -> None:
     model = small_model("taylor")
     approximation_error(model, torch.randn(1, 3, 32, 32))
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-def test_latency_outlasts_a_slow_spell(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host that is busy until the first large batch slows one window of five."""
+def test_latency_is_robust_to_a_briefly_busy_host(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host is busy until the first large batch, which affects one window of five."""
     run = ComparisonFolder.open(finished).run(Job("softmax", 0))
     forward = VisionTransformer.forward
     sizes: list[int] = []
@@ -73,14 +75,15 @@ def test_latency_outlasts_a_slow_spell(finished: Path, monkeypatch: pytest.Monke
     assert (found["latency_batch"], found["latency_eval_batch"]) == (1, 61)
 
 
-def test_it_is_measured_with_the_threads_of_the_run(finished: Path, tmp_path: Path) -> None:
-    """Runs side by side have a share of the threads each; timed alone they keep to it."""
+def test_measurement_uses_the_number_of_threads_of_the_runs(finished: Path, tmp_path: Path) -> None:
+    """Parallel runs share the threads; a measurement uses the same number as a run did."""
     run = RunFolder(Path(shutil.copytree(finished / "runs/softmax/seed-0", tmp_path / "run")))
+    forget_manifest(run)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        for told, expected in ((2, 2), (8, 3)):
-            run.write("environment.json", {**run.environment(), "torch_threads": told})
+        for recorded, expected in ((2, 2), (8, 3)):
+            run.write("environment.json", {**run.environment(), "torch_threads": recorded})
             assert measure_run(run)["threads"] == expected
             assert torch.get_num_threads() == 3
         other = RunFolder(finished / "runs/taylorshift/seed-0")
@@ -90,7 +93,7 @@ def test_it_is_measured_with_the_threads_of_the_run(finished: Path, tmp_path: Pa
         torch.set_num_threads(before)
 
 
-def test_speed_of_training_is_that_of_its_steps(
+def test_training_speed_measures_training_steps(
     finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = ComparisonFolder.open(finished).run(Job("softmax", 0))
@@ -106,7 +109,7 @@ def test_speed_of_training_is_that_of_its_steps(
     assert 0 < measure_run(run, speed=True)["img_per_s"] < batch / 0.05
 
 
-def test_memory_grows_with_the_batch_and_repeats_itself(finished: Path, tmp_path: Path) -> None:
+def test_memory_grows_with_the_batch_and_is_reproducible(finished: Path, tmp_path: Path) -> None:
     run = ComparisonFolder.open(finished).run(Job("softmax", 0))
     first, second = measure_run(run), measure_run(run)
     assert first["peak_memory_mib"] == second["peak_memory_mib"]

@@ -1,4 +1,4 @@
-"""A search from start to end: failures, pruning, results, the best recipe, bad input."""
+"""A whole search: failures, pruning, results, the best recipe, invalid input."""
 
 import json
 import sys
@@ -13,7 +13,6 @@ from saccade.runs import RunFolder
 from saccade.study.tuning import TuningFolder, join_search, tune
 from saccade.study.tuning.space import draw, trial_config
 from tests.cli.conftest import Saccade
-from tests.study.test_claims import die_with_a_claim
 from tests.study.tiny_search import epochs_of, start_tiny, tiny_search
 from tests.train.tiny_runs import tiny
 
@@ -23,7 +22,7 @@ DIVERGES = 1e37
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[TuningFolder, dict[str, Any]]:
-    """A grid of three learning rates, one of which cannot be."""
+    """A finished grid search over three learning rates, one of which diverges."""
     out = tmp_path_factory.mktemp("planted") / "study"
     space = f"search.optim.lr=[0.02, {DIVERGES}, 0.1]"
     folder = start_tiny(out, *PLANTED, space, "tune.pruner=none", trials=99)
@@ -33,7 +32,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[TuningFolder, dic
 Planted = tuple[TuningFolder, dict[str, Any]]
 
 
-def test_failed_trial_is_recorded_and_the_study_goes_on(planted: Planted) -> None:
+def test_failed_trial_is_recorded_and_the_search_continues(planted: Planted) -> None:
     folder, results = planted
     states = {row["params"]["optim.lr"]: row["state"] for row in results["trials"]}
     assert states == {0.02: "complete", DIVERGES: "failed", 0.1: "complete"}
@@ -43,20 +42,20 @@ def test_failed_trial_is_recorded_and_the_study_goes_on(planted: Planted) -> Non
     assert results == json.loads((folder.path / "results.json").read_text())
 
 
-def test_grid_ends_with_the_grid(planted: Planted) -> None:
+def test_grid_search_ends_after_all_combinations(planted: Planted) -> None:
     folder, results = planted
     assert len(results["trials"]) == results["trials_wanted"] == 3
     assert results["complete"]
     assert tune(folder) == results
 
 
-def test_a_grid_with_fewer_places_than_trials_says_so(saccade: Saccade, planted: Planted) -> None:
+def test_grid_smaller_than_trials_prints_a_note(saccade: Saccade, planted: Planted) -> None:
     code, _, err = saccade("tune", "--resume", "--out", planted[0].path)
     assert code == 0, err
-    assert "the grid has 3 places: 3 trials, not 99" in err
+    assert "the grid has 3 points: 3 trials, not 99" in err
 
 
-def test_value_is_that_of_the_weights_that_would_be_tested(planted: Planted) -> None:
+def test_value_belongs_to_the_weights_that_would_be_tested(planted: Planted) -> None:
     folder, results = planted
     for row in results["trials"]:
         summary = folder.run(row["number"]).summary()
@@ -68,7 +67,7 @@ def test_value_is_that_of_the_weights_that_would_be_tested(planted: Planted) -> 
     assert results["best"]["value"] == max(row["value"] for row in done)
 
 
-def test_no_trial_touches_the_test_set(planted: Planted) -> None:
+def test_trials_do_not_use_the_test_set(planted: Planted) -> None:
     folder, results = planted
     for row in results["trials"]:
         run = folder.run(row["number"])
@@ -77,7 +76,7 @@ def test_no_trial_touches_the_test_set(planted: Planted) -> None:
         assert not (run.path / "predictions.npz").exists()
 
 
-def test_best_recipe_trains(planted: Planted, saccade: Saccade, tmp_path: Path) -> None:
+def test_best_recipe_can_be_trained(planted: Planted, saccade: Saccade, tmp_path: Path) -> None:
     folder, results = planted
     best = folder.path / "best.yaml"
     header = [line for line in best.read_text().splitlines() if line.startswith("#")]
@@ -93,15 +92,15 @@ def test_best_recipe_trains(planted: Planted, saccade: Saccade, tmp_path: Path) 
     assert summary["test_count"] == 61
 
 
-def test_plots_are_there(planted: Planted) -> None:
+def test_plots_are_written(planted: Planted) -> None:
     folder, _ = planted
     names = {path.name: path.stat().st_size for path in (folder.path / "plots").iterdir()}
-    assert names.keys() == {"history.png", "history.svg"}  # two trials say nothing of importance
+    assert names.keys() == {"history.png", "history.svg"}  # too few trials for importance
     assert min(names.values()) > 5000
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ([0.9] * 4, "too many of the complete trials have the same val_accuracy"),
         ([0.95] + [0.9] * 11, "too many of the complete trials have the same val_accuracy"),
@@ -109,8 +108,8 @@ def test_plots_are_there(planted: Planted) -> None:
         ([0.9, 0.8, 0.7, 0.6], None),
     ],
 )
-def test_importance_is_claimed_only_where_trials_differ(
-    saccade: Saccade, tmp_path: Path, values: list[float], told: str | None
+def test_importance_needs_enough_different_trials(
+    saccade: Saccade, tmp_path: Path, values: list[float], message: str | None
 ) -> None:
     space = "search.optim.weight_decay={low: 0.0, high: 0.1}"
     folder = start_tiny(tmp_path / "study", space, trials=len(values))
@@ -122,16 +121,16 @@ def test_importance_is_claimed_only_where_trials_differ(
     code, out, err = saccade("tune", "--resume", "--out", folder.path)
     assert (code, err) == (0, "")
     (line,) = [line for line in out.splitlines() if line.startswith("importance")]
-    assert ("left out" in line) == (told is not None)
-    assert line.endswith(told or "%")
+    assert ("left out" in line) == (message is not None)
+    assert line.endswith(message or "%")
     results = json.loads((folder.path / "results.json").read_text())
-    assert (results["importance"] is None) == (told is not None)
-    assert results["importance_left_out"] == told
+    assert (results["importance"] is None) == (message is not None)
+    assert results["importance_left_out"] == message
 
 
 @pytest.mark.parametrize("pruner", ["median", pytest.param("hyperband", marks=pytest.mark.slow)])
 def test_pruning_stops_a_trial_early(tmp_path: Path, pruner: str) -> None:
-    """Of the trials that cannot learn, some come after the one that does."""
+    """At least one trial that cannot learn comes after the one that can."""
     settings = ("tune.startup_trials=1", "tune.warmup_epochs=1", "train.epochs=5")
     space = "search.optim.lr=[0.02, 1e-9, 2e-9]"
     folder = start_tiny(
@@ -150,7 +149,7 @@ def test_pruning_stops_a_trial_early(tmp_path: Path, pruner: str) -> None:
 
 
 def test_startup_trials_are_not_pruned_by_hyperband(tmp_path: Path) -> None:
-    """The search of which the test above has trials ended, with as many spared as there are."""
+    """The search of the test above, with all trials as startup trials."""
     settings = ("tune.startup_trials=3", "tune.warmup_epochs=1", "train.epochs=5")
     space = "search.optim.lr=[0.02, 1e-9, 2e-9]"
     folder = start_tiny(
@@ -159,8 +158,8 @@ def test_startup_trials_are_not_pruned_by_hyperband(tmp_path: Path) -> None:
     assert [row["state"] for row in tune(folder)["trials"]] == ["complete"] * 3
 
 
-def test_trials_left_by_dead_workers(tmp_path: Path) -> None:
-    """One that only had a number, one that was pruned but not told, one that kills its workers."""
+def test_trials_of_dead_workers_are_resolved(tmp_path: Path) -> None:
+    """One only got a number, one was pruned but not recorded, one kills its workers."""
     folder = start_tiny(tmp_path / "study", "train.epochs=1", trials=4)
     study = folder.load()
     for _ in range(3):
@@ -169,7 +168,7 @@ def test_trials_left_by_dead_workers(tmp_path: Path) -> None:
     stopped.mkdir(parents=True)
     RunFolder(stopped).write("status.json", {"state": "stopped", "message": "pruned, then killed"})
     for _ in range(3):
-        die_with_a_claim(folder.path / "claims", "trial-0002")
+        folder.attempts.begin("trial-0002", 0)
     results = tune(folder)
     found = [(row["state"], row["reason"]) for row in results["trials"]]
     assert found[0] == ("complete", "")
@@ -180,8 +179,8 @@ def test_trials_left_by_dead_workers(tmp_path: Path) -> None:
     assert results["trials"][0]["params"].keys() == {"optim.lr"}
 
 
-def test_draws_depend_on_seed_and_number_alone(tmp_path: Path) -> None:
-    """The same random search in pieces; a worker that starts anew does not draw the same again."""
+def test_draws_depend_only_on_seed_and_number(tmp_path: Path) -> None:
+    """A search in two parts draws the same values as one part, without repetitions."""
     options = ("train.epochs=1", "tune.sampler=random")
     whole = tune(start_tiny(tmp_path / "whole", *options, trials=3))
     tune(start_tiny(tmp_path / "pieces", *options, trials=1))
@@ -190,16 +189,16 @@ def test_draws_depend_on_seed_and_number_alone(tmp_path: Path) -> None:
     drawn = [row["params"]["optim.lr"] for row in whole["trials"]]
     assert len(set(drawn)) == 3
     assert [row["params"]["optim.lr"] for row in in_pieces["trials"]] == drawn
-    with pytest.raises(ConfigError, match="--trials 2: 3 were made already"):
+    with pytest.raises(ConfigError, match=r"--trials must be at least 3, .*, got 2"):
         join_search(tmp_path / "pieces", trials=2)
     with pytest.raises(ConfigError, match=r"another train.epochs \(1 -> 2\)"):
         join_search(tmp_path / "pieces", tiny_search("train.epochs=2", "tune.sampler=random"))
-    with pytest.raises(ConfigError, match="--storage was 'sqlite', not 'journal'"):
+    with pytest.raises(ConfigError, match=r"--storage must be 'sqlite', .*, got 'journal'"):
         join_search(tmp_path / "pieces", storage="journal")
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         (
             "search.optim.lr={low: 0.001, high: 0.2, log: true}",
@@ -210,16 +209,16 @@ def test_draws_depend_on_seed_and_number_alone(tmp_path: Path) -> None:
         ("tune.warmup_epochs=1", "tune.warmup_epochs (2 -> 1)"),
     ],
 )
-def test_another_search_is_told_as_a_recipe_has_it(
-    tmp_path: Path, override: str, told: str
+def test_changed_search_is_refused_in_recipe_syntax(
+    tmp_path: Path, override: str, message: str
 ) -> None:
     start_tiny(tmp_path / "study", trials=1)
     with pytest.raises(ConfigError) as caught:
         join_search(tmp_path / "study", tiny_search(override))
-    assert str(caught.value) == f"--resume: the search was started with another {told}"
+    assert str(caught.value) == f"--resume: the search was started with another {message}"
 
 
-def test_all_failed_is_a_failure(tmp_path: Path) -> None:
+def test_search_fails_if_all_trials_fail(tmp_path: Path) -> None:
     space = f"search.optim.lr=[{DIVERGES}]"
     folder = start_tiny(tmp_path / "study", *PLANTED, space, trials=1)
     with pytest.raises(TrainingError, match=r"all 1 trials failed; the first: .*not finite"):
@@ -253,13 +252,13 @@ def test_command_prints_a_table_or_json(saccade: Saccade, recipe: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
-        (["--trials", "0"], "--trials 0: wants at least 1"),
+        (["--trials", "0"], "--trials must be at least 1, got 0"),
         ([], "--trials N is needed"),
         (["--trials", "2", "search.optim.lrr=[1]"], "did you mean 'optim.lr'"),
         (["--trials", "2", "optim.lr=1"], "search.optim.lr=[1]"),
-        (["--trials", "2", "--metric", "test_accuracy"], "never looks at the test set"),
+        (["--trials", "2", "--metric", "test_accuracy"], "a search must not use the test set"),
         (["--trials", "2", "--metric", "val_accuracyy"], "did you mean 'val_accuracy'"),
         (["--trials", "2", "--sampler", "tpa"], "'tpe', 'random' or 'grid'"),
         (["--trials", "2", "--sampler", "grid"], "range without a step"),
@@ -267,33 +266,33 @@ def test_command_prints_a_table_or_json(saccade: Saccade, recipe: Path, tmp_path
     ],
 )
 def test_mistakes(
-    saccade: Saccade, recipe: Path, tmp_path: Path, words: list[str], told: str
+    saccade: Saccade, recipe: Path, tmp_path: Path, words: list[str], message: str
 ) -> None:
     code, out, err = saccade("tune", recipe, "--out", tmp_path / "study", *words)
     assert code == 2, err
-    assert told in err
+    assert message in err
     assert not out
     assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "study").exists()
 
 
 def test_folders_of_something_else(saccade: Saccade, recipe: Path, tmp_path: Path) -> None:
-    def refused(out: Path, told: str, *words: object) -> None:
+    def refused(out: Path, message: str, *words: object) -> None:
         code, _, err = saccade("tune", recipe, "--trials", "2", "--out", out, *words)
         assert code == 2, err
-        assert told in err
+        assert message in err
         assert len(err.strip().splitlines()) == 1
 
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.tex").touch()
-    refused(other, "is not an empty folder")
-    refused(other, "is not an empty folder", "--resume")
+    refused(other, "--out must be a new or empty folder")
+    refused(other, "--out must be a new or empty folder", "--resume")
     (other / "study.json").write_text('{"version": 1, "kind": "compare"}')
-    refused(other, "a study is there already; add --resume")
-    refused(other, "a 'compare' study, not a search", "--resume")
+    refused(other, "already holds a study; add --resume")
+    refused(other, "must be of a search, got a 'compare' study", "--resume")
     (other / "study.json").write_text("{")
-    refused(other, "is not the study.json of a search", "--resume")
+    refused(other, "study.json' is not valid JSON", "--resume")
 
 
 @pytest.mark.parametrize("storage", ["sqlite", "journal"])

@@ -1,4 +1,4 @@
-"""Kills in the middle of a search: it goes on, nothing is run twice, nothing is lost."""
+"""A killed search resumes without loss or repetition."""
 
 import os
 import signal
@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from saccade.config import dump_config
+from saccade.runs import RunFolder
 from saccade.study.tuning import TuningFolder, join_search, tune
 from saccade.train.loop import Trainer
 from tests.study.tiny_search import epochs_of, start_tiny, tiny_search, work_and_exit
@@ -22,9 +23,9 @@ LONG = (f"train.epochs={EPOCHS}", "tune.pruner=none", "run.checkpoint_every_step
 
 
 def under_way(folder: TuningFolder) -> dict[int, int]:
-    """Trials that have begun and are not finished, and the step of their newest checkpoint."""
+    """Unfinished trials with the step of their newest checkpoint."""
     runs = {number: folder.run(number) for number in range(TRIALS)}
-    begun = {n: run for n, run in runs.items() if run.environment() and not run.summary()}
+    begun = {n: run for n, run in runs.items() if run.environment() and not run.is_finished()}
     return {n: run.checkpoints()[-1].step if run.checkpoints() else 0 for n, run in begun.items()}
 
 
@@ -33,9 +34,13 @@ def both_have_saved(folder: TuningFolder) -> bool:
 
 
 def finished(folder: TuningFolder) -> dict[int, float]:
-    """Trials that are finished, and when they were."""
-    files = {n: folder.run(n).path / "summary.json" for n in range(TRIALS)}
-    return {n: file.stat().st_mtime for n, file in files.items() if file.exists()}
+    """Finished trials with their finishing time."""
+    runs = {number: folder.run(number) for number in range(TRIALS)}
+    return {
+        n: (run.path / "summary.json").stat().st_mtime
+        for n, run in runs.items()
+        if run.is_finished()
+    }
 
 
 def has_saved(trainer: Trainer) -> bool:
@@ -43,13 +48,14 @@ def has_saved(trainer: Trainer) -> bool:
 
 
 def has_saved_and_waits(trainer: Trainer) -> bool:
-    """Until the test says go."""
+    """True until the test creates the file `go`."""
     return has_saved(trainer) and not (trainer.run.path.parents[2] / "go").exists()
 
 
 def has_saved_after_another(trainer: Trainer) -> bool:
     """While a trial is finished: that of the other worker, or this one's first."""
-    return has_saved(trainer) and any(trainer.run.path.parent.glob("*/summary.json"))
+    runs = map(RunFolder, trainer.run.path.parent.iterdir())
+    return has_saved(trainer) and any(run.is_finished() for run in runs)
 
 
 def assert_each_was_run_once(

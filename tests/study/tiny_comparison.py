@@ -1,4 +1,4 @@
-"""A comparison whose runs take half a second, and processes that work on it."""
+"""A comparison whose runs take half a second, and bodies of processes that work on it."""
 
 import sys
 from pathlib import Path
@@ -29,7 +29,7 @@ def tiny_plan(folder: Path, *overrides: str, **options: Any) -> Plan:
 
 
 def compare_and_exit(plan: Plan, out: Path) -> None:
-    """Body of a child process: the comparison, begun or gone on with."""
+    """Body of a child process: start or resume a comparison."""
     sys.stderr = (out.parent / "stderr").open("a")
     try:
         compare(plan, out, resume=True)
@@ -43,7 +43,7 @@ def work_and_exit(out: Path) -> None:
 
 
 def end_states(out: Path) -> dict[str, dict[str, bytes]]:
-    """The bytes that every run ended with."""
+    """Final weights and optimizer state of every run, as bytes."""
     folder = ComparisonFolder.open(out)
     states = {}
     for job in folder.plan.jobs():
@@ -61,7 +61,7 @@ def last_weights(run: RunFolder) -> dict[str, Tensor]:
 
 
 class UniformCore(AttentionCore):
-    """A dead attention: every token looks at all alike, whatever they hold."""
+    """An attention that learns nothing: every token attends equally to all tokens."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None) -> Tensor:
         return v.mean(dim=2, keepdim=True).expand(*q.shape[:3], v.shape[-1])

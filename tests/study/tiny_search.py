@@ -1,4 +1,4 @@
-"""A search whose trials take a second, and processes that work on it."""
+"""A search whose trials take a second, and bodies of processes that work on it."""
 
 import sys
 from pathlib import Path

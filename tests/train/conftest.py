@@ -1,4 +1,4 @@
-"""Processes to run the tiny run in, and the run itself, finished."""
+"""Fixtures: processes for the tiny run, and the finished run itself."""
 
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
@@ -23,14 +23,14 @@ Launch = Callable[..., list[BaseProcess]]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start a process, which is ended with the test."""
+    """Start a process that is killed at the end of the test."""
     with processes() as call:
         yield call
 
 
 @pytest.fixture
 def launch(start: Start) -> Launch:
-    """Start a run in one process, or in `world_size` that work together."""
+    """Start a run in one process, or in `world_size` processes that share it."""
 
     def call(
         config: Config, out: Path, world_size: int = 1, body: Body = train_and_exit

@@ -1,6 +1,7 @@
 """Moments of a run that tests wait for.
 
-The run meets them itself, after a step: whoever looks from outside, on a busy machine, comes late.
+The run itself acts after a step, because polling from another process is too slow on a busy
+machine.
 """
 
 import os
@@ -17,7 +18,7 @@ from saccade.train.loop import Trainer
 
 @contextmanager
 def after_each_step(act: Callable[[Trainer], None]) -> Iterator[None]:
-    """Have every run in this process act after each of its steps."""
+    """Call a function after each step of every run in this process."""
     go_on = Trainer._after_step
 
     def after_step(trainer: Trainer, loss: torch.Tensor) -> None:
@@ -42,7 +43,7 @@ def signal_at(step: int, number: signal.Signals) -> Iterator[None]:
 
 
 def held(met: Callable[[Trainer], bool], body: Callable[..., None], *arguments: object) -> None:
-    """Body of a child process: another body, whose runs stand still from a moment on.
+    """Body of a child process: another body, whose runs pause from some moment on.
 
     A signal that asks a run to stop lets it go on; until then, or until the process is killed, the
     moment lasts.

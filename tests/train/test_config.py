@@ -37,7 +37,7 @@ def test_dumped_config_reads_back_equal(tmp_path: Path) -> None:
         ("train.precision=fp8", ["'fp8'", "'fp32', 'bf16' or 'fp16'"]),
         ("train.epochs=0", ["train.epochs=0"]),
         ("augment.resized_crop=[0.9, 0.1]", ["resized_crop", "smallest <= largest"]),
-        ("train.accumulation=7", ["batch_size=64", "accumulation=7"]),
+        ("train.accumulation=7", ["batch_size must be", "accumulation=7, got 64"]),
         ("optim.lr", ["section.key=value"]),
         ("optim.betas=[0.9", ["'[0.9' is not a YAML value"]),
         ("train={epochs: 1, epochs: 2}", ["not a YAML value"]),
@@ -60,7 +60,7 @@ def test_newer_config_is_refused_before_its_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.0", '"2"', "1.0", "0", "-3", "true", "null"])
-def test_what_is_no_version_is_refused(tmp_path: Path, version: str) -> None:
+def test_invalid_version_is_refused(tmp_path: Path, version: str) -> None:
     path = tmp_path / "odd.yaml"
     path.write_text(f"version: {version}\nrun: {{}}\n")
     with pytest.raises(ConfigError, match=r"version=.*(valid integer|greater than or equal to 1)"):
@@ -83,17 +83,21 @@ def test_unknown_recipe_suggests() -> None:
         load_config("digit-quick")
 
 
-def test_what_watches_validation_needs_it() -> None:
+def test_settings_that_use_validation_need_validation_images() -> None:
     for override in ("optim.schedule=plateau", "train.early_stopping_patience=3"):
-        with pytest.raises(ConfigError, match="val_fraction is 0"):
+        with pytest.raises(ConfigError, match=r"val_fraction must be above 0, got 0"):
             load_config("digits-quick", [override, "data.val_fraction=0"])
-        # A folder may have a validation split of its own: that is seen when it is loaded.
+        # A folder may have its own validation split, which is only known once it is loaded.
         load_config("digits-quick", [override, "data.val_fraction=0", "data.name=folder"])
 
 
-def test_what_cannot_be_sharded_is_refused() -> None:
-    for override in ("optim.name=muon", "train.precision=fp16"):
-        with pytest.raises(ConfigError, match="use"):
+def test_settings_that_do_not_support_sharding_are_refused() -> None:
+    refused = {
+        "optim.name=muon": "needs whole matrices: use",
+        "train.precision=fp16": "train.precision must be 'fp32' or 'bf16'",
+    }
+    for override, message in refused.items():
+        with pytest.raises(ConfigError, match=message):
             load_config("digits-quick", [override, "train.strategy=fsdp"])
 
 
@@ -105,7 +109,7 @@ def test_override_does_not_touch_the_original() -> None:
 
 
 @pytest.mark.parametrize("name", list_recipes())
-def test_recipe_says_what_it_takes_and_builds(name: str) -> None:
+def test_recipe_has_a_complete_header_and_builds(name: str) -> None:
     import torch
 
     from saccade.models import create_model

@@ -1,4 +1,4 @@
-"""The processes that read a run's images: what stops the run, or one of them, and what then."""
+"""Data workers: signals to the run, lost workers, and workers that do not end."""
 
 import multiprocessing
 import os
@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from saccade.config import Config
-from saccade.runs import RunFolder, write_text
+from saccade.io import write_file
+from saccade.runs import RunFolder
 from saccade.train.loop import Trainer
 from tests.data.pictures import good_folder
 from tests.train.conftest import Launch
@@ -23,7 +24,7 @@ from tests.waiting import PATIENCE_S, wait_until
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    """A run whose images two workers read, in ten batches an epoch."""
+    """A run with two data workers and ten batches per epoch."""
     root = good_folder(tmp_path / "images", count=30)
     folder = ["data.name=folder", f"data.root={root}", "data.image_size=16", "data.workers=2"]
     every = ["data.num_train=null", "data.num_test=null", "run.checkpoint_every_steps=null"]
@@ -31,11 +32,11 @@ def config(tmp_path: Path) -> Config:
 
 
 def is_reading(trainer: Trainer) -> bool:
-    """In the middle of an epoch, with workers; their numbers are written beside the run."""
+    """Pause in the middle of an epoch, with workers; their process ids are written to a file."""
     workers = [str(child.pid) for child in multiprocessing.active_children()]
     met = trainer.at.step == 3 and bool(workers)
     if met:
-        write_text(trainer.run.path.parent / "workers", " ".join(workers))
+        write_file(trainer.run.path.parent / "workers", " ".join(workers))
     return met
 
 
@@ -50,7 +51,7 @@ def train_in_a_group(config: Config, out: Path, environment: dict[str, str]) -> 
 
 
 def start_reading(config: Config, out: Path, launch: Launch) -> tuple[BaseProcess, list[int]]:
-    """A run that stands still while its workers read, and their numbers."""
+    """A run that pauses while its workers read, and the process ids of the workers."""
     (process,) = launch(config, out, body=partial(held, is_reading, train_in_a_group))
     written = out.parent / "workers"
     wait_until(written.exists, process)
@@ -58,7 +59,7 @@ def start_reading(config: Config, out: Path, launch: Launch) -> tuple[BaseProces
 
 
 def ended(number: int) -> bool:
-    """Whether a process is gone, or only waits to be counted."""
+    """True if a process has ended, or is a zombie."""
     try:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -73,7 +74,7 @@ def told(out: Path, process: BaseProcess) -> str:
 def test_a_signal_to_all_processes_saves(
     config: Config, tmp_path: Path, launch: Launch, number: signal.Signals, code: int
 ) -> None:
-    """As a terminal, a scheduler or a service manager sends it."""
+    """Terminals, schedulers and service managers send signals to all processes."""
     out = tmp_path / "run"
     process, workers = start_reading(config, out, launch)
     for worker in workers:
@@ -104,14 +105,14 @@ def test_a_lost_worker_fails_the_run(config: Config, tmp_path: Path, launch: Lau
 
 
 def test_workers_end_with_the_run(config: Config, tmp_path: Path, launch: Launch) -> None:
-    """Also those that were told to stop before, and went on: nobody is left to tell them."""
+    """Also workers that ignored an earlier signal to stop."""
     process, workers = start_reading(config, tmp_path / "run", launch)
     assert len(workers) == 2
     for worker in workers:
         os.kill(worker, signal.SIGTERM)
     process.kill()
     process.join(PATIENCE_S)
-    with RunFolder(tmp_path / "run").locked():  # which they do not hold while they are still there
+    with RunFolder(tmp_path / "run").locked():  # the workers do not hold the lock
         assert not any(map(ended, workers))
     wait_until(lambda: all(map(ended, workers)))
 
@@ -135,7 +136,7 @@ next(batches)
 """
 
 
-def test_workers_that_are_stuck_hold_nobody_up() -> None:
-    """Torch and Python ask workers to end by a signal that these ignore, and wait for them."""
+def test_stuck_workers_do_not_delay_the_exit() -> None:
+    """The workers ignore the signal by which torch and Python end them."""
     done = subprocess.run([sys.executable, "-c", STUCK], timeout=PATIENCE_S, check=False)
     assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""What can go wrong in a run: each ends with one clear line, and nothing saved is lost."""
+"""Failures of a run: each ends with one clear message, and saved checkpoints are kept."""
 
 import ctypes
 import re
@@ -18,10 +18,10 @@ from saccade.errors import ConfigError, DataError, SaccadeError, TrainingError
 from saccade.runs import RunFolder
 from saccade.train import build_model, train
 from saccade.train.distributed import connect
+from saccade.train.dry_run import dry_run
 from saccade.train.guard import FiniteGuard
-from saccade.train.inspection import evaluate_run
+from saccade.train.inference import evaluate_run
 from saccade.train.loop import Trainer
-from saccade.train.rehearsal import rehearse
 from saccade.train.step import Stepper
 from saccade.train.weights import snapshot
 from tests.data.pictures import good_folder, truncate
@@ -109,7 +109,9 @@ def train_with_small_files(config: Config, out: Path, limit: int) -> None:
         sys.exit(error.exit_code)
 
 
-def test_full_disk_loses_nothing(finished: Path, tmp_path: Path, start: Start) -> None:
+def test_full_disk_keeps_the_saved_checkpoints(
+    finished: Path, tmp_path: Path, start: Start
+) -> None:
     out = tmp_path / "run"
     stopped_early(out)
     before = [c.step for c in RunFolder(out).checkpoints()]
@@ -178,15 +180,15 @@ def _installed(name: str) -> bool:
     return find_spec(name) is not None
 
 
-def test_batch_that_cannot_be_cut_is_refused() -> None:
-    with pytest.raises(ConfigError, match="equal pieces"):
+def test_batch_that_cannot_be_split_evenly_is_refused() -> None:
+    with pytest.raises(ConfigError, match="must be a multiple of accumulation=5"):
         tiny("train.accumulation=5")
 
 
 def with_little_memory(
     told: Path, act: Callable[..., object], *arguments: object, mib: int = 256
 ) -> None:
-    """Body of a child process that acts with so much more memory than it has now.
+    """Body of a child process that acts with a limit on the additional memory that it may use.
 
     Freed blocks go back to the system at once, as they do on a GPU: a fragmented heap would count
     against the limit.
@@ -209,7 +211,7 @@ LARGE = (
 )
 
 
-@pytest.mark.parametrize("act", [train, rehearse])
+@pytest.mark.parametrize("act", [train, dry_run])
 def test_out_of_memory_says_what_fits(
     tmp_path: Path, start: Start, act: Callable[..., object]
 ) -> None:
@@ -226,7 +228,7 @@ def test_out_of_memory_says_what_fits(
 
 
 def test_out_of_memory_in_evaluation_names_its_own_batch_size(tmp_path: Path, start: Start) -> None:
-    """In a run, and of a run."""
+    """During training, and of a trained run."""
     short = ("data.num_train=650", "data.val_fraction=0.98", "train.batch_size=8", "train.epochs=1")
     config = tiny(*LARGE, *short, "model.overrides.depth=2", "train.eval_batch_size=600")
     out, message = tmp_path / "run", tmp_path / "message"
@@ -245,8 +247,8 @@ def test_out_of_memory_in_evaluation_names_its_own_batch_size(tmp_path: Path, st
     assert re.search(expected.format("--batch-size"), message.read_text())
 
 
-def test_a_model_that_ends_without_finite_outputs_is_a_failure(tmp_path: Path) -> None:
-    """Its one step was finite, what it leads to is not."""
+def test_non_finite_outputs_at_the_end_are_a_failure(tmp_path: Path) -> None:
+    """The only step is finite, but the outputs of the updated model are not."""
     wild = ["optim.lr=1e30", "optim.clip_norm=null", "train.epochs=1", "train.batch_size=180"]
     config = tiny(*wild, "train.ema_decay=null", "optim.warmup_epochs=0")
     for number, more in enumerate(([], ["run.test=false"], ["data.val_fraction=0"])):
@@ -258,7 +260,7 @@ def test_a_model_that_ends_without_finite_outputs_is_a_failure(tmp_path: Path) -
         assert all(row["val_loss"] is None for row in run.metrics("epoch"))
 
 
-def test_an_error_of_our_own_is_a_failure_too(
+def test_an_unexpected_exception_is_recorded_as_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_trainer: Trainer) -> None:
@@ -274,7 +276,7 @@ def test_an_error_of_our_own_is_a_failure_too(
     )
 
 
-def test_a_bad_image_met_in_the_last_test_can_be_passed_over_on_resume(tmp_path: Path) -> None:
+def test_a_bad_image_in_the_final_test_can_be_skipped_on_resume(tmp_path: Path) -> None:
     root, out = tmp_path / "images", tmp_path / "run"
     for split in ("train", "test"):
         good_folder(root / split)

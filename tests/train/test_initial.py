@@ -1,4 +1,4 @@
-"""Given weights to start from: what fits is taken, the rest is not touched, all is written down."""
+"""Initial weights: matching tensors are copied, others are unchanged, both are recorded."""
 
 from pathlib import Path
 
@@ -9,15 +9,15 @@ from safetensors.torch import load_file, save_file
 from saccade.errors import ConfigError
 from saccade.runs import RunFolder
 from saccade.train import train
-from tests.train.tiny_runs import tiny
+from tests.train.tiny_runs import tiny, unfinish
 
 STILL = ["optim.lr=1e-30", "train.epochs=1", "train.ema_decay=null"]
-"""A learning rate that moves nothing: the weights at the end are those at the start."""
+"""A learning rate of nearly 0: the final weights are the initial ones."""
 
 
 @pytest.fixture
 def given(tmp_path: Path) -> Path:
-    """The weights that a softmax model starts from with seed 5."""
+    """The initial weights of a softmax model with seed 5."""
     train(tiny(*STILL, "run.seed=5"), tmp_path / "donor", quiet=True)
     path = tmp_path / "given.safetensors"
     save_file(load_file(RunFolder(tmp_path / "donor").newest_intact()[0].weights("last")), path)
@@ -29,7 +29,7 @@ def start_weights(out: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("attention", ["softmax", "taylorshift", "performer", "performer_ftheta"])
-def test_shared_weights_are_taken_and_others_keep_their_start(
+def test_matching_weights_are_copied_and_others_keep_their_values(
     given: Path, tmp_path: Path, attention: str
 ) -> None:
     config = tiny(*STILL, f"model.attention={attention}")
@@ -50,19 +50,19 @@ def test_shared_weights_are_taken_and_others_keep_their_start(
     assert not torch.equal(start["head.weight"], own["head.weight"])
 
 
-def test_other_shapes_are_not_taken(given: Path, tmp_path: Path) -> None:
+def test_weights_of_other_shapes_are_not_copied(given: Path, tmp_path: Path) -> None:
     wide = tiny(*STILL, "model.overrides.mlp_hidden_dim=48")
     train(wide, tmp_path / "run", quiet=True, initial=given)
     assert "blocks.0.mlp.fc1.weight" in RunFolder(tmp_path / "run").initial()["own"]
 
 
-def test_a_run_without_checkpoint_goes_on_only_with_the_same_weights(
+def test_a_run_without_checkpoint_resumes_only_with_the_same_initial_weights(
     given: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
     train(tiny(*STILL), out, quiet=True, initial=given)
     run = RunFolder(out)
-    (out / "summary.json").unlink()
+    unfinish(run)
     for checkpoint in run.checkpoints():
         run._discard(checkpoint.path)
     with pytest.raises(ConfigError, match="started from given weights"):

@@ -10,8 +10,8 @@ from saccade.data import load_splits, make_loader
 from saccade.errors import ConfigError
 from saccade.runs import RunFolder, find_runs
 from saccade.train import load_model, train
-from saccade.train.inspection import Predictor, evaluate_run
-from tests.train.tiny_runs import final_state, tiny
+from saccade.train.inference import Predictor, evaluate_run
+from tests.train.tiny_runs import final_state, tiny, unfinish
 
 LEARNER = [
     "model.name=hybrid_cifar",
@@ -25,7 +25,7 @@ LEARNER = [
 ]
 
 
-def test_run_folder_holds_what_the_design_says(finished: Path) -> None:
+def test_run_folder_has_the_documented_files(finished: Path) -> None:
     run = RunFolder(finished)
     assert run.config() == tiny()
     assert run.status()["state"] == "finished"
@@ -50,7 +50,7 @@ def test_run_folder_holds_what_the_design_says(finished: Path) -> None:
 
 
 def test_every_file_of_a_run_follows_the_umask(tmp_path: Path) -> None:
-    """A group that shares its storage reads the weights of its members, and strangers do not."""
+    """With umask 027 the group can read the files of a run, and other users cannot."""
     before = os.umask(0o027)
     try:
         train(tiny("train.epochs=1"), tmp_path / "run", quiet=True)
@@ -63,7 +63,7 @@ def test_every_file_of_a_run_follows_the_umask(tmp_path: Path) -> None:
     }
 
 
-def test_predictions_are_those_behind_the_summary(finished: Path) -> None:
+def test_predictions_match_the_summary(finished: Path) -> None:
     run = RunFolder(finished)
     found = run.predictions()
     assert found["target"].tolist() == load_splits(tiny().data).test.labels.tolist()
@@ -98,7 +98,7 @@ def test_missing_and_damaged_predictions(finished: Path, tmp_path: Path) -> None
         RunFolder(tmp_path).predictions()
 
 
-def test_folder_left_by_a_kill_before_the_config_is_free(tmp_path: Path) -> None:
+def test_folder_of_a_run_killed_before_its_config_can_be_reused(tmp_path: Path) -> None:
     (tmp_path / ".config.yaml.4711").write_text("model:")
     RunFolder(tmp_path).check_free()
     (tmp_path / "thesis.tex").write_text("precious")
@@ -122,12 +122,12 @@ def test_run_learns(tmp_path: Path, attention: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["adam", "sgd", "lion", "muon"])
-def test_every_optimiser_resumes_bit_equal(tmp_path: Path, name: str) -> None:
+def test_every_optimizer_resumes_bit_equal(tmp_path: Path, name: str) -> None:
     overrides = [f"optim.name={name}", "train.epochs=2", "optim.lr=0.001"]
     train(tiny(*overrides), tmp_path / "whole", quiet=True)
     train(tiny(*overrides), tmp_path / "run", quiet=True)
     run = RunFolder(tmp_path / "run")
-    (run.path / "summary.json").unlink()
+    unfinish(run)
     run._discard(run.checkpoints()[-1].path)
     train(tiny(*overrides), tmp_path / "run", resume=True, quiet=True)
     assert final_state(tmp_path / "run") == final_state(tmp_path / "whole")
@@ -177,7 +177,7 @@ def test_predictor_agrees_with_the_model(finished: Path) -> None:
     assert ranked[0][0] == info.class_names[int(model(image[None]).argmax())]
 
 
-def test_a_run_is_named_by_its_path_as_well(finished: Path) -> None:
+def test_functions_accept_a_run_by_its_path(finished: Path) -> None:
     model, info = load_model(str(finished))
     same, _ = load_model(RunFolder(finished))
     image = torch.randn(info.channels, *info.image_size)
@@ -214,7 +214,7 @@ def test_plateau_cuts_the_learning_rate(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_run_has_plain_names_and_learns_alike(tmp_path: Path) -> None:
+def test_compiled_run_has_plain_parameter_names_and_close_weights(tmp_path: Path) -> None:
     still = ["model.overrides.proj_drop_rate=0", "train.epochs=1", "optim.name=sgd"]
     for name, compiled in (("plain", "false"), ("compiled", "true")):
         train(tiny(*still, f"train.compile={compiled}"), tmp_path / name, quiet=True)

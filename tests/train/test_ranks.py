@@ -1,13 +1,15 @@
-"""Several real processes over gloo: exact sums, one dying, resuming on another number of them."""
+"""Real processes over gloo: exact sums, a killed process, resuming on another number of them."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -18,6 +20,7 @@ from saccade.runs import RunFolder
 from saccade.train import evaluate, load_model, train
 from saccade.train.distributed import connect
 from saccade.train.loop import Trainer
+from saccade.train.parent import end_with_parent
 from tests.train.conftest import Launch
 from tests.train.moments import held
 from tests.train.tiny_runs import (
@@ -57,7 +60,7 @@ def evaluate_on_ranks(out: Path, environment: dict[str, str]) -> None:
     ranks.close()
 
 
-def test_one_two_and_three_ranks_count_the_same(finished: Path, start: Start) -> None:
+def test_one_two_and_three_ranks_evaluate_equally(finished: Path, start: Start) -> None:
     counts = []
     for world_size in (1, 2, 3):
         port = free_port()
@@ -90,7 +93,7 @@ ODD = ["train.epochs=8", "data.num_train=74", "train.batch_size=96", "optim.warm
 @pytest.mark.parametrize(
     ("strategy", "steps"), [("ddp", FULL), ("fsdp", FULL), ("ddp", ODD)], ids=["ddp", "fsdp", "odd"]
 )
-def test_two_ranks_train_what_one_does(
+def test_two_ranks_train_the_same_weights_as_one(
     launch: Launch, tmp_path: Path, strategy: str, steps: list[str]
 ) -> None:
     overrides = [STILL, *steps, "optim.name=sgd", "run.checkpoint_every_steps=null"]
@@ -106,7 +109,7 @@ def test_two_ranks_train_what_one_does(
 
 
 def test_sharded_weights_and_whole_buffers_are_averaged(launch: Launch, tmp_path: Path) -> None:
-    """Batch norms have buffers, which no strategy shards."""
+    """Batch norm has buffers, which are never sharded."""
     overrides = [STILL, "train.epochs=1", "optim.name=sgd", "model.name=taylorir_small"]
     train(tiny(*overrides), tmp_path / "one", quiet=True)
     config = tiny(*overrides, "train.strategy=fsdp")
@@ -176,3 +179,39 @@ def test_torchrun_trains_and_repeats_itself(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["epochs"] == 6
     assert final_state(tmp_path / "first") == final_state(tmp_path / "second")
+
+
+def end_with_launcher(out: Path, parent: int) -> None:
+    """Body of a process: a rank that ignores SIGTERM and whose launcher has ended."""
+    signal.signal(signal.SIGTERM, lambda *_: (out / "told").touch())
+    end_with_parent(parent, signal.SIGTERM, grace_s=1)
+    (out / "ready").touch()
+    while True:
+        time.sleep(0.1)
+
+
+LAUNCHER = """
+import multiprocessing, sys
+from pathlib import Path
+from tests.train.test_ranks import end_with_launcher
+import os
+rank = multiprocessing.get_context("fork").Process(
+    target=end_with_launcher, args=(Path(sys.argv[1]), os.getpid())
+)
+rank.start()
+print(rank.pid, flush=True)
+rank.join()
+"""
+
+
+def test_a_rank_gets_sigterm_and_is_then_killed_if_its_launcher_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LAUNCHER, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=root) as launcher:
+        assert launcher.stdout is not None
+        rank = psutil.Process(int(launcher.stdout.readline()))
+        wait_until((tmp_path / "ready").exists, launcher)
+        launcher.kill()
+    wait_until((tmp_path / "told").exists)
+    rank.wait(PATIENCE_S)

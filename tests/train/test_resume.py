@@ -1,6 +1,7 @@
-"""Kills at any moment, preemption, damage: a run goes on as if nothing had happened."""
+"""Kills, preemption and damage: a resumed run ends like an uninterrupted one."""
 
 import errno
+import json
 import os
 import random
 import shutil
@@ -19,10 +20,10 @@ from saccade.data import Splits, load_splits
 from saccade.errors import ConfigError, Preempted
 from saccade.runs import RunFolder
 from saccade.train import run_data, train
-from saccade.train.stops import Interrupted
+from saccade.train.signals import Interrupted
 from tests.train.conftest import Launch
 from tests.train.moments import dying_after, dying_at_sync, signal_at
-from tests.train.tiny_runs import final_state, tiny, train_and_exit
+from tests.train.tiny_runs import final_state, tiny, train_and_exit, unfinish
 
 
 def newest_step(out: Path) -> int:
@@ -31,14 +32,14 @@ def newest_step(out: Path) -> int:
 
 
 def wait_for_progress(out: Path, process: subprocess.Popen[bytes], step: int) -> None:
-    """Until a checkpoint after `step` is there or the process has ended."""
+    """Wait until there is a checkpoint after `step`, or the process has ended."""
     deadline = time.monotonic() + 60
     while newest_step(out) <= step and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.001)
 
 
 def wait_for_saving(out: Path) -> bool:
-    """Until a checkpoint is half written, for at most a second."""
+    """Wait until a checkpoint is being written, for at most a second."""
     deadline = time.monotonic() + 1
     while time.monotonic() < deadline:
         if any((out / "checkpoints").glob(".writing-*/*.safetensors")):
@@ -61,7 +62,7 @@ def test_killed_runs_end_bit_equal(finished: Path, launch: Launch, tmp_path: Pat
     out = tmp_path / "run"
     while_saving = 0
     for turn in range(1, 9):
-        death = partial(dying_at_sync, 12 + turn) if turn % 2 else partial(dying_after, turn)
+        death = partial(dying_at_sync, 26 + turn) if turn % 2 else partial(dying_after, turn)
         (process,) = launch(tiny(), out, body=partial(death, train_and_exit))
         process.join()
         assert process.exitcode == -signal.SIGKILL
@@ -161,11 +162,11 @@ def test_damaged_checkpoint_falls_back_to_the_one_before(
     train(tiny(), out, resume=True)
     told = capsys.readouterr().err
     assert f"damaged checkpoint: {last.path.name}" in told
-    assert f"going on from {before.path.name}" in told
+    assert f"resuming from {before.path.name}" in told
     assert final_state(out) == final_state(finished)
 
 
-def test_a_tail_of_metrics_that_is_no_text_does_not_stop_a_resume(
+def test_resume_ignores_binary_garbage_at_the_end_of_the_metrics(
     finished: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
@@ -177,7 +178,7 @@ def test_a_tail_of_metrics_that_is_no_text_does_not_stop_a_resume(
     assert without_times(out) == without_times(finished)
 
 
-def test_nothing_intact_starts_afresh_and_says_so(
+def test_without_an_intact_checkpoint_training_starts_again(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
@@ -194,27 +195,27 @@ def test_nothing_intact_starts_afresh_and_says_so(
 
 
 @pytest.mark.parametrize("what", ["checkpoints", "manifest.json", "model.safetensors"])
-def test_what_may_not_be_read_is_not_taken_for_damage(
+def test_a_checkpoint_without_read_permission_is_not_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     out = tmp_path / "run"
     stopped_early(out)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    real_open, real_iterdir = Path.open, Path.iterdir
+    real_open, real_iterdir = os.open, Path.iterdir
 
     def refuse(path: Path) -> None:
         if path.name == what:
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    def opened(path: Path, *arguments: Any, **options: Any) -> Any:
-        refuse(path)
+    def opened(path: Any, *arguments: Any, **options: Any) -> int:
+        refuse(Path(path))
         return real_open(path, *arguments, **options)
 
     def listed(path: Path) -> Any:
         refuse(path)
         return real_iterdir(path)
 
-    monkeypatch.setattr(Path, "open", opened)
+    monkeypatch.setattr(os, "open", opened)
     monkeypatch.setattr(Path, "iterdir", listed)
     with pytest.raises(ConfigError, match=rf"{what}' cannot be read: Permission denied"):
         train(tiny(), out, resume=True, quiet=True)
@@ -226,7 +227,7 @@ def test_what_may_not_be_read_is_not_taken_for_damage(
 
 
 @pytest.mark.parametrize("manifest", ['{"sha256": {}}', '{"sha256": []}', "5", "null"])
-def test_a_manifest_that_vouches_for_nothing_is_damage(tmp_path: Path, manifest: str) -> None:
+def test_a_manifest_without_hashes_is_damage(tmp_path: Path, manifest: str) -> None:
     stopped_early(tmp_path / "run")
     last = RunFolder(tmp_path / "run").checkpoints()[-1]
     (last.path / "manifest.json").write_text(manifest)
@@ -266,11 +267,11 @@ def test_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
 def finished_but_for_the_summary(finished: Path, out: Path) -> RunFolder:
     """A run that was killed after its last checkpoint, before it wrote the result."""
     shutil.copytree(finished, out)
-    (out / "summary.json").unlink()
+    unfinish(RunFolder(out))
     return RunFolder(out)
 
 
-def test_resume_at_the_end_still_tells_the_memory(finished: Path, tmp_path: Path) -> None:
+def test_resume_after_the_last_step_keeps_the_peak_memory(finished: Path, tmp_path: Path) -> None:
     run = finished_but_for_the_summary(finished, tmp_path / "run")
     summary = train(tiny(), run.path, resume=True, quiet=True)
     known = RunFolder(finished).summary()
@@ -279,11 +280,28 @@ def test_resume_at_the_end_still_tells_the_memory(finished: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("kept", [0, 3])
+def test_lost_metrics_are_taken_from_the_checkpoint(
+    finished: Path, tmp_path: Path, kept: int
+) -> None:
+    run = finished_but_for_the_summary(finished, tmp_path / "run")
+    run.rewind_metrics(kept)
+    train(tiny(), run.path, resume=True, quiet=True)
+    assert without_times(run.path) == without_times(finished)
+    assert run.metrics()[:-1] == RunFolder(finished).metrics()[:-1]
+
+
+@pytest.mark.parametrize("kept", [0, 3])
 def test_lost_metrics_do_not_stop_a_run(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: int
 ) -> None:
+    """The checkpoint has no copy of the metrics, as those of an older saccade."""
     run = finished_but_for_the_summary(finished, tmp_path / "run")
-    written = len(run.metrics()) - 1  # the test's row comes after the last checkpoint
+    written = len(run.metrics()) - 1  # the `test` row comes after the last checkpoint
+    last = run.checkpoints()[-1].path
+    (last / "metrics.jsonl").unlink()
+    manifest = json.loads((last / "manifest.json").read_text())
+    del manifest["sha256"]["metrics.jsonl"]
+    (last / "manifest.json").write_text(json.dumps(manifest))
     run.rewind_metrics(kept)
     summary = train(tiny(), run.path, resume=True)
     assert f"metrics.jsonl has only {kept} of {written} rows" in capsys.readouterr().err
@@ -323,10 +341,10 @@ def test_metrics_are_synced_before_a_checkpoint_counts_them(
     assert synced.index(folder / "metrics.jsonl") < synced.index(folder / "checkpoints")
 
 
-def test_a_run_that_another_process_goes_on_with_meanwhile_is_taken_up_where_it_is(
+def test_a_run_continued_by_another_process_meanwhile_resumes_from_its_newest_checkpoint(
     finished: Path, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one holds the folder while this one loads its data, and is then killed."""
+    """The other process locks the folder while this one loads its data, and is then killed."""
     out = tmp_path / "run"
     stopped_early(out)
     seen = RunFolder(out).checkpoints()
@@ -345,10 +363,10 @@ def test_a_run_that_another_process_goes_on_with_meanwhile_is_taken_up_where_it_
     assert without_times(out) == without_times(finished)
 
 
-def test_a_folder_that_another_process_takes_meanwhile_is_refused(
+def test_a_folder_that_another_process_uses_meanwhile_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one has ended by the time this one would begin, and what it left is kept."""
+    """The other process has ended before this one starts training, and its files are kept."""
     out = tmp_path / "run"
 
     def load_slowly(config: DataConfig) -> Splits:
@@ -362,7 +380,7 @@ def test_a_folder_that_another_process_takes_meanwhile_is_refused(
     assert_all_intact(out)
 
 
-def test_a_folder_that_only_was_held_is_free(tmp_path: Path) -> None:
+def test_a_folder_with_only_a_released_lock_is_free(tmp_path: Path) -> None:
     with RunFolder(tmp_path).locked():
         pass
     RunFolder(tmp_path).check_free()

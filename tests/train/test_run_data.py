@@ -1,4 +1,4 @@
-"""A run's labels keep their meaning: other data than it was trained on is refused, untouched."""
+"""Data with other classes or image sizes than a run was trained on is refused."""
 
 import json
 import signal
@@ -10,11 +10,11 @@ from saccade.config import Config, DataConfig, with_overrides
 from saccade.data.shapes import SHAPES
 from saccade.errors import ConfigError, DataError, Preempted
 from saccade.explain.data_pictures import data_pictures
-from saccade.explain.inputs import Album
+from saccade.explain.images import Album
 from saccade.runs import RunFolder
 from saccade.train import train
 from saccade.train.build import read_data_description
-from saccade.train.inspection import evaluate_run
+from saccade.train.inference import evaluate_run
 from tests.data.pictures import good_folder
 from tests.train.moments import signal_at
 from tests.train.tiny_runs import tiny
@@ -72,12 +72,12 @@ def test_resume_with_other_classes_is_refused_and_changes_nothing(
     assert {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()} == before
 
 
-def test_resume_goes_on_with_data_that_moved(own: Path, stopped: Path, tmp_path: Path) -> None:
+def test_resume_accepts_data_that_moved(own: Path, stopped: Path, tmp_path: Path) -> None:
     moved = own.rename(tmp_path / "moved")
     assert train(on_folder(moved), stopped, resume=True, quiet=True)["epochs"] == 2
 
 
-def test_a_renamed_class_is_refused_by_all_that_reads_the_data(own: Path, stopped: Path) -> None:
+def test_a_renamed_class_is_refused_by_every_command(own: Path, stopped: Path) -> None:
     run = RunFolder(stopped)
     album = Album(run, read_data_description(run))
     (own / "cat").rename(own / "zebra")
@@ -91,7 +91,8 @@ def test_a_renamed_class_is_refused_by_all_that_reads_the_data(own: Path, stoppe
 
 
 def folder_data(root: Path, classes: tuple[str, ...], size: int = SIZE) -> DataConfig:
-    return DataConfig(name="folder", root=good_folder(root, classes, 5), image_size=size, workers=0)
+    pictures = good_folder(root, classes, 5, first=5000)
+    return DataConfig(name="folder", root=pictures, image_size=size, workers=0)
 
 
 def test_other_data_with_equal_classes_is_evaluated(stopped: Path, tmp_path: Path) -> None:
@@ -108,13 +109,13 @@ def test_images_of_another_size_are_refused(stopped: Path, tmp_path: Path) -> No
 
 
 def test_images_of_other_channels_are_refused(finished: Path, tmp_path: Path) -> None:
-    coloured = folder_data(tmp_path, tuple("0123456789"), size=8)
+    colored = folder_data(tmp_path, tuple("0123456789"), size=8)
     with pytest.raises(DataError, match="images of 3 x 8 x 8 instead of 1 x 8 x 8"):
-        evaluate_run(finished, data=coloured, device="cpu")
+        evaluate_run(finished, data=colored, device="cpu")
 
 
 def test_another_order_of_classes_is_refused(shaped: Path, tmp_path: Path) -> None:
-    """Those of a folder are in the order of their names."""
+    """The classes of a folder are sorted by name."""
     ordered = folder_data(tmp_path, SHAPES)
     first = min(SHAPES)
     with pytest.raises(DataError, match=f"class 0 is '{first}' instead of '{SHAPES[0]}'"):
@@ -137,7 +138,7 @@ def test_a_validation_folder_can_be_watched(tmp_path: Path, watching: str) -> No
 
 
 @pytest.mark.parametrize("parts", [("train", "test"), ("train", "val"), (".",)])
-def test_nothing_to_watch_is_refused_before_a_folder_is_made(
+def test_missing_validation_is_refused_before_a_folder_is_created(
     tmp_path: Path, parts: tuple[str, ...]
 ) -> None:
     for part in parts:
@@ -148,7 +149,7 @@ def test_nothing_to_watch_is_refused_before_a_folder_is_made(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_file_that_describes_no_data_is_named(stopped: Path, own: Path) -> None:
-    (stopped / "dataset.json").write_text(json.dumps({"colour": 1}))
+def test_an_invalid_dataset_json_is_named(stopped: Path, own: Path) -> None:
+    (stopped / "dataset.json").write_text(json.dumps({"color": 1}))
     with pytest.raises(ConfigError, match=r"dataset\.json"):
         train(on_folder(own), stopped, resume=True, quiet=True)

@@ -22,17 +22,17 @@ def factors(reductions: int = 0, **settings: object) -> list[float]:
 
 
 def torch_factors(make: type, **settings: object) -> list[float]:
-    optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    scheduler = make(optimiser, **settings)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler = make(optimizer, **settings)
     out = []
     for _ in range(TOTAL):
-        out.append(optimiser.param_groups[0]["lr"])
-        optimiser.step()
+        out.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
         scheduler.step()
     return out
 
 
-def test_cosine_is_torchs() -> None:
+def test_cosine_equals_torchs() -> None:
     expected = torch_factors(lr_scheduler.CosineAnnealingLR, T_max=TOTAL, eta_min=0.1)
     assert factors(schedule="cosine", min_lr_ratio=0.1) == pytest.approx(expected)
 
@@ -49,12 +49,12 @@ def test_one_cycle_is_two_half_cosines() -> None:
         assert got == pytest.approx(expected)
 
 
-def test_step_is_torchs() -> None:
+def test_step_equals_torchs() -> None:
     expected = torch_factors(lr_scheduler.StepLR, step_size=3 * STEPS, gamma=0.2)
     assert factors(schedule="step", step_epochs=3, step_gamma=0.2) == pytest.approx(expected)
 
 
-def test_warmup_rises_in_a_line_to_the_peak() -> None:
+def test_warmup_rises_linearly_to_the_peak() -> None:
     values = factors(schedule="constant", warmup_epochs=2)
     assert values[: 2 * STEPS] == pytest.approx([(i + 1) / (2 * STEPS + 1) for i in range(14)])
     assert set(values[2 * STEPS :]) == {1.0}

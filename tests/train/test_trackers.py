@@ -1,4 +1,4 @@
-"""The trackers, with the real packages: what they hold is what `metrics.jsonl` holds."""
+"""The trackers, with the real packages: they have the metrics of `metrics.jsonl`."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def written(run: Path, name: str) -> dict[int, float]:
     return {row["step"]: row[name] for row in RunFolder(run).metrics("epoch")}
 
 
-def test_tensorboard_holds_the_metrics(tmp_path: Path) -> None:
+def test_tensorboard_has_the_metrics(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra `track` is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -41,15 +41,15 @@ def test_tensorboard_holds_the_metrics(tmp_path: Path) -> None:
     assert [event.value for event in events.Scalars("test/correct")] == [test["correct"]]
 
 
-def test_tensorboard_holds_the_steps_after_a_checkpoint_once(tmp_path: Path) -> None:
+def test_tensorboard_has_steps_repeated_after_a_checkpoint_once(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra `track` is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run, tracked = tmp_path / "run", ("run.trackers=[tensorboard]", "run.log_every_steps=1")
     stopped_early(run, *tracked)
     newest = RunFolder(run).checkpoints()[-1]
-    shutil.rmtree(newest.path)  # as a kill before it was written would have left it
-    time.sleep(1.1)  # files of events are told apart by their second
+    shutil.rmtree(newest.path)  # the state after a kill before this checkpoint was written
+    time.sleep(1.1)  # the names of event files differ by seconds only
     train(tiny(*tracked), run, resume=True, quiet=True)
     events = EventAccumulator(str(run / "tensorboard"))
     events.Reload()
@@ -57,8 +57,8 @@ def test_tensorboard_holds_the_steps_after_a_checkpoint_once(tmp_path: Path) -> 
     assert steps == [row["step"] for row in RunFolder(run).metrics("step")]
 
 
-def test_trackio_holds_the_metrics_and_leaves_stdout_alone(tmp_path: Path) -> None:
-    """In a fresh process, since trackio looks where to write only once."""
+def test_trackio_has_the_metrics_and_prints_nothing_to_stdout(tmp_path: Path) -> None:
+    """In a new process, because trackio reads its output folder only once."""
     pytest.importorskip("trackio", reason="the extra `track` is not installed")
     recipe, run, kept = tmp_path / "tiny.yaml", tmp_path / "run", tmp_path / "kept"
     recipe.write_text(dump_config(tiny("run.trackers=[trackio]", "train.epochs=2")))

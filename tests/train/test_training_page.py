@@ -1,4 +1,4 @@
-"""docs/training.md is true: a run is trained and loaded from Python as its snippets have it."""
+"""The Python snippets of docs/training.md train and load a run."""
 
 from pathlib import Path
 

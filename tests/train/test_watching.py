@@ -1,4 +1,4 @@
-"""What watches a run may end it, and a run can leave the test set alone."""
+"""Watchers of a run can stop it, and a run can skip the test set."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ def test_watcher_sees_every_epoch(finished: Path, tmp_path: Path) -> None:
     assert seen == [row["val_accuracy"] for row in RunFolder(finished).metrics("epoch")]
 
 
-def test_watcher_ends_a_run_for_good(tmp_path: Path) -> None:
+def test_watcher_can_stop_a_run(tmp_path: Path) -> None:
     def stop_at_two(row: Mapping[str, Any]) -> None:
         if row["epoch"] == 2:
             raise Stopped("enough")
@@ -34,7 +34,7 @@ def test_watcher_ends_a_run_for_good(tmp_path: Path) -> None:
     assert run.summary() == {}
 
 
-def test_test_set_can_be_left_alone(finished: Path, tmp_path: Path) -> None:
+def test_run_without_test_does_not_use_the_test_set(finished: Path, tmp_path: Path) -> None:
     summary = train(tiny("run.test=false"), tmp_path / "run", quiet=True)
     run, whole = RunFolder(tmp_path / "run"), RunFolder(finished).summary()
     assert run.metrics("test") == []
@@ -45,7 +45,7 @@ def test_test_set_can_be_left_alone(finished: Path, tmp_path: Path) -> None:
         assert summary[key] == whole[key] is not None
 
 
-def test_search_section_is_no_part_of_a_run(tmp_path: Path) -> None:
+def test_search_section_is_ignored_by_training(tmp_path: Path) -> None:
     config = tiny("search.optim.lr=[0.1, 0.2]", "train.epochs=1")
     train(config, tmp_path / "run", quiet=True)
     assert RunFolder(tmp_path / "run").config() == config

@@ -1,7 +1,7 @@
 """A tiny run that finishes in a second, and processes to run it in.
 
-The processes are forked from a server that has imported torch already: real processes with real
-signals, without two seconds of imports each.
+The processes are forked from a server that has already imported torch. They are real processes with
+real signals, but start without two seconds of imports.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ Start = Callable[..., BaseProcess]
 
 @contextmanager
 def processes() -> Iterator[Start]:
-    """Start processes, each by a function and its arguments; those left at the end are killed."""
+    """Start processes by a function and its arguments; kill the remaining ones at the end."""
     started: list[BaseProcess] = []
 
     def start(body: Callable[..., None], *arguments: object) -> BaseProcess:
@@ -75,7 +75,7 @@ def tiny(*overrides: str) -> Config:
 
 
 def final_state(out: Path) -> dict[str, bytes]:
-    """The bytes of everything that decides how a run would go on, at its last checkpoint."""
+    """The bytes of the files at the last checkpoint that determine how a run continues."""
     last = RunFolder(out).checkpoints()[-1]
     assert last.fault() is None
     names = ("model", "average", "best", "optimizer")
@@ -83,7 +83,7 @@ def final_state(out: Path) -> dict[str, bytes]:
 
 
 def spoil(run: Path, name: str, value: float) -> None:
-    """Fill one tensor of a run's newest checkpoint with a number; the manifest is made to match."""
+    """Fill one tensor of a run's newest checkpoint with a number, and update the manifests."""
     newest = RunFolder(run).checkpoints()[-1].path
     for file in newest.glob("*.safetensors"):
         tensors = load_file(file)
@@ -94,6 +94,26 @@ def spoil(run: Path, name: str, value: float) -> None:
     for file in manifest["sha256"]:
         manifest["sha256"][file] = hashlib.sha256((newest / file).read_bytes()).hexdigest()
     (newest / "manifest.json").write_text(json.dumps(manifest))
+    update_manifest(RunFolder(run))
+
+
+def update_manifest(run: RunFolder) -> None:
+    """Make the manifest of a finished run match files that a test has changed."""
+    if run.is_finished():
+        run.finish(run.summary(), run.status())
+
+
+def unfinish(run: RunFolder) -> None:
+    """Turn a finished run into one that was killed after its last checkpoint."""
+    run.reopen()
+    (run.path / "summary.json").unlink()
+    (run.path / "manifest.json").unlink()
+
+
+def forget_manifest(run: RunFolder) -> None:
+    """Turn a finished run into one of an older saccade, without a manifest."""
+    run.write("status.json", {k: v for k, v in run.status().items() if k != "manifest"})
+    (run.path / "manifest.json").unlink()
 
 
 def train_and_exit(config: Config, out: Path, environment: dict[str, str]) -> None:
@@ -122,7 +142,7 @@ _PORTS = itertools.count(20_000 + 1_000 * int(os.environ.get("PYTEST_XDIST_WORKE
 
 
 def free_port() -> int:
-    """A port of this worker's own, below those that the system gives to whoever asks for any."""
+    """A port for this pytest worker, below the ports that the system assigns."""
     for port in _PORTS:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))

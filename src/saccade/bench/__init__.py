@@ -1,1 +1,1 @@
-"""How fast, how large, how exact: attention and whole models, measured beside their peers."""
+"""Measure speed, memory and error of attentions and whole models, and compare them with peers."""

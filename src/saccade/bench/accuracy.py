@@ -1,10 +1,10 @@
-"""How exact an operation is, against float64 of the same inputs, and how exact it has to be.
+"""Compare an operation with its equation in float64 on the same inputs.
 
-The operation runs once on the full problem. Two samples are compared, all heads, at evenly spaced
-queries: the output there, and the gradients of a loss that only these queries take part in. Such
-a loss needs Q x N weights in float64 instead of N x N, and still reaches every key and value.
+The operation runs once on the full problem. Two samples are compared, in all heads, at evenly
+spaced queries: the output, and the gradients of a loss over these queries only. The loss needs
+Q x N weights in float64 instead of N x N, and its gradient still reaches every key and value.
 
-An error may be twice that of the plain formula in the same dtype.
+The allowed error is twice the error of the equation in the same dtype.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from math import inf, isfinite, sqrt
 import torch
 from torch import Tensor
 
-from saccade.bench.equations import EQUATIONS, Equation
 from saccade.bench.mechanisms import Operation, Setting
+from saccade.layers import ATTENTIONS
+from saccade.layers.equations import Equation
 
 __all__ = ["Accuracy", "Problem"]
 
 FACTOR = 2.0
-MOST_QUERIES = 512
+MAX_QUERIES = 512
 WEIGHTS = {"cpu": 1 << 22, "cuda": 1 << 25}
-"""How many float64 weights the check may form, by device."""
+"""Maximum number of float64 weights in the check, by device."""
 
 Values = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Relative errors (Frobenius) and their bounds, by name: `out`, `dq`, `dk`, `dv`, ..."""
+    """Relative errors in the Frobenius norm and their bounds, for `out`, `dq`, `dk`, `dv`, ..."""
 
     errors: Mapping[str, float]
     allowed: Mapping[str, float]
 
     def faults(self) -> list[str]:
-        """What is out of bounds, in words."""
+        """A message for each error that exceeds its bound."""
         return [
             f"{name} is off by {error:.2g}, allowed {self.allowed[name]:.2g}"
             for name, error in self.errors.items()
@@ -46,11 +47,11 @@ class Accuracy:
 
 
 class Problem:
-    """Random q, k, v for one setting, and the truth about every family on them.
+    """Random q, k, v for one setting, and the exact results of each family for them.
 
     Args:
         setting: Shape, dtype and device.
-        gradients: Whether gradients can be asked for.
+        gradients: True if gradients are needed.
     """
 
     def __init__(self, setting: Setting, *, gradients: bool) -> None:
@@ -70,7 +71,8 @@ class Problem:
     def check(self, operation: Operation, family: str, *, gradients: bool) -> Accuracy:
         """Run the operation once and compare it with its family's equation."""
         if family not in self._truths:
-            equation, parameters = EQUATIONS[family], operation.parameters
+            parameters = operation.parameters
+            equation = ATTENTIONS[family].equation_function
             exact = self._evaluate(equation, parameters, torch.float64)
             self._truths[family] = exact, self._bounds(equation, parameters, exact)
         exact, allowed = self._truths[family]
@@ -78,14 +80,14 @@ class Problem:
         return Accuracy(errors, {name: allowed[name] for name in errors})
 
     def inputs(self, *, gradients: bool) -> Values:
-        """q, k and v; detached where no gradients are taken, since some kernels look at that."""
+        """q, k and v, detached without gradients, because some kernels check `requires_grad`."""
         named = {"q": self.q, "k": self.k, "v": self.v}
         return named if gradients else {name: x.detach() for name, x in named.items()}
 
     def _spread_queries(self, heads: int) -> Tensor:
         tokens = self.setting.shape.tokens
         weights = WEIGHTS.get(self.setting.device.type, WEIGHTS["cpu"])
-        count = max(1, min(tokens, MOST_QUERIES, weights // (tokens * heads)))
+        count = max(1, min(tokens, MAX_QUERIES, weights // (tokens * heads)))
         places = sorted({i * (tokens - 1) // max(1, count - 1) for i in range(count)})
         return torch.tensor(places, device=self.setting.device)
 
@@ -93,7 +95,7 @@ class Problem:
         return x.index_select(0, self._samples).index_select(2, self._queries)
 
     def _run(self, operation: Operation, gradients: bool) -> Values:
-        """The operation on the full problem, cut down to what is compared."""
+        """Run the operation on the full problem and select the values to compare."""
         wanted = self.inputs(gradients=gradients)
         wanted |= {name: x for name, x in operation.parameters.items() if x.requires_grad}
         with torch.set_grad_enabled(gradients):
@@ -119,7 +121,7 @@ class Problem:
     def _evaluate(
         self, equation: Equation, parameters: Mapping[str, Tensor], dtype: torch.dtype
     ) -> Values:
-        """The equation on the chosen samples and queries, in a dtype."""
+        """Evaluate the equation in a dtype on the selected samples and queries."""
         picked = {
             "q": self._pick(self.q),
             "k": self.k.index_select(0, self._samples),
@@ -144,11 +146,11 @@ class Problem:
     def _bounds(
         self, equation: Equation, parameters: Mapping[str, Tensor], exact: Values
     ) -> dict[str, float]:
-        """Twice the plain formula's error, and no less than rounding the result may cost.
+        """Twice the error of the equation in this dtype, and at least half an epsilon.
 
-        Where the plain formula says nothing (float64 has nothing more exact beside it, float16
-        can overflow) it is taken in float32 and counted in epsilons. An error over n numbers is
-        itself known to 1/sqrt(n): the bound of a tensor with few entries is wider.
+        For float64, and if the equation overflows in this dtype, the error in float32 is used,
+        scaled by the ratio of the epsilons. The error of a tensor with n entries is an estimate
+        with relative uncertainty 1/sqrt(n), so the bound is wider for small tensors.
         """
         dtype, epsilons = self.setting.dtype, 1.0
         plain = _errors(self._evaluate(equation, parameters, dtype), exact)

@@ -1,7 +1,7 @@
-"""`saccade bench attention`: time, memory and error of mechanisms on a grid, beside their peers.
+"""`saccade bench attention`: time, memory and error of mechanisms and peers on a grid.
 
-Every mechanism is checked against float64 before it is timed, and one of ours whose error is out
-of bounds is not timed at all. What cannot run here has a row that says why.
+Every mechanism is compared with float64 before it is timed. A mechanism of ours with too large an
+error is not timed. A mechanism that cannot run has a row with the reason.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ __all__ = ["MECHANISMS", "Runner", "make_call", "prepare"]
 Report = Callable[[Row, int, int], None]
 
 _NO_KERNEL = ("No available kernel", "No viable backend")
-"""How torch says that a kernel of `scaled_dot_product_attention` does not fit."""
+"""Start of torch's errors if a kernel of `scaled_dot_product_attention` does not support a call."""
 
 
 def prepare(
     spec: str, shape: Shape, dtype: DTypeName, device: str, *, gradients: bool = True
 ) -> tuple[Problem, Operation]:
-    """The inputs of a shape and a mechanism built for it."""
+    """Make the inputs of a shape and build a mechanism for it."""
     setting = Setting(shape, getattr(torch, dtype), torch.device(device))
     mechanism, backend = find(spec)
     return Problem(setting, gradients=gradients), mechanism.build(setting, backend)
 
 
 def make_call(problem: Problem, operation: Operation, direction: Pass) -> Callable[[], object]:
-    """One pass as a function without arguments."""
+    """A function without arguments that runs one pass."""
     q, k, v = problem.inputs(gradients=direction == "training").values()
     wanted = [q, k, v, *(x for x in operation.parameters.values() if x.requires_grad)]
 
@@ -55,15 +55,16 @@ def make_call(problem: Problem, operation: Operation, direction: Pass) -> Callab
 
 @dataclass
 class Runner:
-    """Fills a result row by row, so that an interrupted run keeps what it has.
+    """Measure rows and append them to a result, which keeps them if interrupted.
 
     Args:
-        result: Where rows go.
-        dtype: Of q, k, v.
-        device: Where to run.
-        seconds: About how long to time each row.
-        threads: Of torch on the CPU; None leaves them alone.
-        report: Told of every row, how many there are, and how many there will be.
+        result: The result to fill.
+        dtype: Dtype of q, k, v.
+        device: Device to run on.
+        seconds: Approximate time to measure each row.
+        threads: Number of torch threads in the process that measures CPU memory; None keeps the
+            default.
+        report: Called after each row with the row, the number of rows so far, and the total.
     """
 
     result: AttentionResult
@@ -74,7 +75,7 @@ class Runner:
     report: Report = lambda row, done, total: None
 
     def run(self, grids: Sequence[Grid]) -> None:
-        """Measure every grid, one after the other."""
+        """Measure all grids in order."""
         self.check(grids)
         total = sum(len(g.shapes()) * len(g.mechanisms) * len(g.passes) for g in grids)
         for grid in grids:
@@ -83,7 +84,7 @@ class Runner:
         self.result.complete = True
 
     def check(self, grids: Sequence[Grid]) -> None:
-        """Refuse a mechanism that does not exist, before anything is measured."""
+        """Raise for an unknown mechanism, before anything is measured."""
         for grid in grids:
             for spec in grid.mechanisms:
                 find(spec)
@@ -161,7 +162,7 @@ class Runner:
 
 
 def _unable(row: Row, error: Exception) -> Row:
-    """The row of a mechanism that raised, with the first cause in one line."""
+    """The row of a mechanism that raised, with the root cause in one line."""
     while isinstance(error.__cause__, Exception):
         error = error.__cause__
     text = str(error).strip()

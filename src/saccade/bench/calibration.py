@@ -1,34 +1,27 @@
 """The measured cost model behind `algorithm="auto"`, in the user's cache.
 
-`saccade bench attention --calibrate` writes `attention_costs.json` into `$XDG_CACHE_HOME/saccade`
-(`~/.cache/saccade` by default):
-
-    {"version": 1,
-     "devices": {"NVIDIA H200": {"bfloat16": {"32": {"crossover_forward": 812.3,
-                                                     "crossover_training": 1033.9}}}}}
-
-The keys are the device (`torch.cuda.get_device_name()`, or `cpu`), the dtype without `torch.`, and
-D. The efficient algorithm is taken for more tokens than the crossover, where both take as long:
-between two N of the grid, at one less than the first where it is ahead at all of them, nowhere
-(null) where it is not at the last. Entries of other devices, dtypes and D are kept.
+`saccade bench attention --calibrate` writes it. `ops/taylor/costs.py` says what the file looks
+like. The crossover is where both algorithms take as long: between two N of the grid, at one less
+than the first where the efficient one is ahead at all of them, nowhere (null) where it is not at
+the last.
+Entries of other devices, dtypes and D are kept.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from saccade.bench.crossover import crossover, times_over_tokens
 from saccade.bench.results import AttentionResult
 from saccade.bench.shapes import PASSES, Grid, Pass
+from saccade.errors import ConfigError
+from saccade.io import write_json
+from saccade.ops.taylor.costs import VERSION, costs_path, read_costs
 
-__all__ = ["CALIBRATION_GRIDS", "cache_path", "crossovers_by_dim", "device_key", "write_costs"]
+__all__ = ["CALIBRATION_GRIDS", "crossovers_by_dim", "device_key", "write_costs"]
 
-VERSION = 1
 DIRECT, EFFICIENT = "taylor-direct", "taylor-efficient"
 
 CALIBRATION_GRIDS = {
@@ -52,12 +45,6 @@ CALIBRATION_GRIDS = {
     ),
 }
 """What `--calibrate` measures, by device."""
-
-
-def cache_path() -> Path:
-    """Where the costs of this user's devices are."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "saccade" / "attention_costs.json"
 
 
 def device_key(device: torch.device) -> str:
@@ -90,24 +77,17 @@ def _crossover(result: AttentionResult, head_dim: int, direction: Pass) -> float
 
 
 def write_costs(result: AttentionResult, device: torch.device, dtype: str) -> Path:
-    """File the crossovers of a run under its device and dtype, atomically; return the path."""
-    path = cache_path()
-    document = _read(path)
-    table = document["devices"].setdefault(device_key(device), {}).setdefault(dtype, {})
+    """File the crossovers of a run under its device and dtype, atomically; return the path.
+
+    A present file that is not what calibration writes is replaced.
+    """
+    path = costs_path()
+    try:
+        devices = read_costs()
+    except ConfigError:
+        devices = {}
+    table = devices.setdefault(device_key(device), {}).setdefault(dtype, {})
     table.update(crossovers_by_dim(result))
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
-    temporary.replace(path)
+    write_json(path, {"version": VERSION, "devices": devices}, indent=1)
     return path
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """The present costs; a file that is missing, broken or of another version starts afresh."""
-    try:
-        document = json.loads(path.read_text())
-    except (OSError, ValueError):
-        document = None
-    if isinstance(document, dict) and document.get("version") == VERSION:
-        return document
-    return {"version": VERSION, "devices": {}}

@@ -1,8 +1,8 @@
-"""Time of one call: warm-up untimed, several repeats, median and spread.
+"""Time a call: a warm-up, several repeats, median and percentiles.
 
-On a GPU every repeat lies between two events, and a buffer as large as the last-level cache is
-written before it, so that no call finds its inputs there. Repeats are queued without waiting in
-between. On the CPU it is the wall clock.
+On a GPU each repeat is timed with a pair of events. A buffer larger than the last-level cache is
+written before each repeat, so that inputs are not in the cache. Repeats are queued without
+synchronization between them. On the CPU the wall clock is used.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 
 from saccade.bench.results import Timing
 
-__all__ = ["repeat_ms", "summarise", "time_calls"]
+__all__ = ["repeat_ms", "summarize", "time_calls"]
 
-MOST_REPEATS = 100
-LEAST_REPEATS = 3
+MAX_REPEATS = 100
+MIN_REPEATS = 3
 FLUSHED_BYTES = 256 << 20
 
 
@@ -27,28 +27,28 @@ def time_calls(
     """Time a call.
 
     Args:
-        call: What to time; it must leave its work in the device's current queue.
-        device: Where the work is done.
-        seconds: About how long to measure. At least three calls are timed, however long they are.
-        warm: Whether the call was made before; otherwise its first is a warm-up.
+        call: The function to time; it must submit its work to the current stream of the device.
+        device: Device of the work.
+        seconds: Approximate duration of the measurement. At least three calls are timed.
+        warm: True if the call was made before. Otherwise the first call is a warm-up.
     """
     estimate = _once(call, device)
     if estimate < seconds / 4:
         estimate = _once(call, device)
-    repeats = max(LEAST_REPEATS, min(MOST_REPEATS, int(seconds / max(estimate, 1e-9))))
-    # A long call that is warm already is too dear to be thrown away.
+    repeats = max(MIN_REPEATS, min(MAX_REPEATS, int(seconds / max(estimate, 1e-9))))
+    # Keep the first time of a long call that is warm already.
     kept = [1e3 * estimate] if warm and estimate > seconds and device.type != "cuda" else []
-    return summarise([*kept, *repeat_ms(call, device, repeats - len(kept))])
+    return summarize([*kept, *repeat_ms(call, device, repeats - len(kept))])
 
 
 def repeat_ms(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
-    """Milliseconds of so many warm calls, one after the other."""
+    """Milliseconds of each of `repeats` warm calls."""
     if device.type == "cuda":
         return _cuda_times_ms(call, device, repeats)
     return [1e3 * _once(call, device) for _ in range(repeats)]
 
 
-def summarise(times_ms: Sequence[float]) -> Timing:
+def summarize(times_ms: Sequence[float]) -> Timing:
     """Median, 20th and 80th percentile."""
     times = torch.tensor(sorted(times_ms), dtype=torch.float64)
     p20, median, p80 = (float(torch.quantile(times, p)) for p in (0.2, 0.5, 0.8))
@@ -56,7 +56,7 @@ def summarise(times_ms: Sequence[float]) -> Timing:
 
 
 def _once(call: Callable[[], object], device: torch.device) -> float:
-    """Seconds of one call, waited for."""
+    """Seconds of one call, including synchronization."""
     _wait(device)
     start = time.perf_counter()
     call()

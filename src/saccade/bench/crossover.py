@@ -1,4 +1,4 @@
-"""From how many tokens on one mechanism is faster than another."""
+"""Find the number of tokens from which one mechanism is faster than another."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["crossover", "softmax_crossovers", "times_over_tokens"]
 
 
 def crossover(slower: Mapping[int, float], faster: Mapping[int, float]) -> float | None:
-    """The smallest N from which `faster` wins, up to the end of the grid.
+    """The smallest N from which `faster` is faster, up to the end of the grid.
 
-    Between two N the times are taken as straight lines on a log-log scale, which is exact for
-    powers of N.
+    Times between two N are interpolated linearly on log axes, which is exact for powers of N.
 
     Args:
-        slower: N -> time of the mechanism that is to lose for large N.
-        faster: N -> time of the one that is to win.
+        slower: Time by N of the mechanism that should be slower for large N.
+        faster: Time by N of the other mechanism.
 
     Returns:
-        N; the first N of the grid where `faster` wins everywhere; None where it loses at the last.
+        The crossing; the first N of the grid if `faster` is always faster; None if it is slower at
+        the last N.
     """
     grid = sorted(slower.keys() & faster.keys())
     leads = [log(slower[tokens] / faster[tokens]) for tokens in grid]
@@ -36,12 +36,12 @@ def crossover(slower: Mapping[int, float], faster: Mapping[int, float]) -> float
 
 
 def times_over_tokens(rows: list[Row]) -> dict[int, float]:
-    """N -> median of rows that differ in N alone (and in B, which a budget of tokens sets)."""
+    """The medians by N of rows that differ only in N (and in B, which a token budget sets)."""
     return {row.tokens: row.timing.median_ms for row in rows if row.timing is not None}
 
 
 def softmax_crossovers(result: AttentionResult) -> list[dict[str, object]]:
-    """For every mechanism, D and pass: the N from which it beats the fastest softmax."""
+    """For every mechanism, D and pass, the N from which it is faster than the fastest softmax."""
     series: dict[tuple[str, int, str], list[Row]] = {}
     for row in result.rows:
         if row.family != "softmax" and row.timing is not None:

@@ -1,7 +1,7 @@
-"""The mechanisms that can be measured: ours by name, and the peers they are held against.
+"""The registry of mechanisms that can be measured: all attentions, and peers.
 
-A mechanism is built for one setting and gives an `Operation`: a function of q, k, v with the
-parameters it owns and its FLOPs by formula. One that cannot run there raises `ConfigError`.
+A mechanism is built for one setting. The result is an `Operation`: a function of q, k, v with its
+parameters and its FLOPs by formula. A mechanism that cannot run there raises `ConfigError`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FEATURE_SEED = 0
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and on what a mechanism is to run."""
+    """Shape, dtype and device of a measurement."""
 
     shape: Shape
     dtype: torch.dtype
@@ -39,12 +39,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Operation:
-    """A mechanism, ready to run.
+    """A mechanism built for one setting.
 
     Attributes:
-        attend: q, k, v -> output.
-        flops: FLOPs of each pass by formula, a multiply-add counted as 2.
-        parameters: What it owns, by the names that its equation uses.
+        attend: Function of q, k, v that returns the output.
+        flops: FLOPs of each pass by formula; a multiply-add counts as 2.
+        parameters: Its parameters, by the names that the equation uses.
     """
 
     attend: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -57,14 +57,14 @@ Build = Callable[[Setting, Backend], Operation]
 
 @dataclass(frozen=True)
 class Mechanism:
-    """An entry of the table.
+    """An entry of the registry.
 
     Attributes:
-        family: The equation it must reproduce, a key of `saccade.bench.equations`.
-        build: Make the operation for a setting and a backend.
-        summary: One line for people.
-        peer: Whether it is somebody else's way: timed even where its error is out of bounds,
-            which its row then says.
+        family: Name of the attention whose equation it must reproduce.
+        build: Function that makes the operation for a setting and a backend.
+        summary: One-line description.
+        peer: True if others wrote the implementation. A peer is timed even if its error is too
+            large; its row says so.
     """
 
     family: str
@@ -77,28 +77,30 @@ MECHANISMS: Registry[Mechanism] = Registry("mechanism")
 
 
 def find(spec: str) -> tuple[Mechanism, Backend]:
-    """The mechanism and backend of `name` or `name/backend`."""
+    """Look up the mechanism and backend of `name` or `name/backend`."""
     name, _, backend = spec.partition("/")
     mechanism = MECHANISMS[name]
     for known in BACKENDS:
         if known == (backend or "auto"):
             return mechanism, known
-    raise ConfigError(f"backend {backend!r} of {spec!r}; accepted: {', '.join(BACKENDS)}")
+    raise ConfigError(
+        f"the backend of a mechanism must be one of {', '.join(BACKENDS)}, got {spec!r}"
+    )
 
 
 def flops_of(forward: int, *, backward: float) -> dict[Pass, int]:
-    """FLOPs of both passes, where the backward pass alone takes `backward` times the forward."""
+    """FLOPs of both passes; the backward pass alone takes `backward` times the forward FLOPs."""
     return {"forward": forward, "training": round(forward * (1 + backward))}
 
 
 def quadratic_flops(shape: Shape) -> dict[Pass, int]:
-    """4 N^2 D a head forward, and five such products instead of two backward."""
+    """4 N^2 D per head forward; the backward pass has five matrix products instead of two."""
     heads = shape.batch * shape.heads
     return flops_of(4 * heads * shape.tokens**2 * shape.head_dim, backward=2.5)
 
 
 def efficient_flops(shape: Shape, features: int) -> dict[Pass, int]:
-    """4 N F (D+1) a head forward, twice that backward."""
+    """4 N F (D+1) per head forward, and twice that backward."""
     heads = shape.batch * shape.heads
     return flops_of(4 * heads * shape.tokens * features * (shape.head_dim + 1), backward=2)
 
@@ -143,7 +145,7 @@ def _core_flops(core: AttentionCore, shape: Shape) -> dict[Pass, int]:
 
 @torch.no_grad()
 def _parameters(core: AttentionCore, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The core's tensors, rounded to `dtype` in place: rounding them is no error of the core's."""
+    """The tensors of the core, rounded to `dtype` in place so that both sides use equal values."""
     tensors = dict(core.named_parameters()) | dict(core.named_buffers())
     floating = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
     for tensor in floating.values():
@@ -166,7 +168,7 @@ def _register_ours() -> None:
             Mechanism(
                 "taylorshift",
                 _core("taylorshift", algorithm),
-                f"TaylorShift in {order} time, normalisation and temperature included",
+                f"TaylorShift in {order} time, normalization and temperature included",
             ),
         )
 

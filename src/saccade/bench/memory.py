@@ -1,8 +1,8 @@
-"""Peak memory of one call beyond what was there before it.
+"""Peak memory of one call beyond the memory allocated before it.
 
-On a GPU torch counts it. On the CPU it is the resident set of a fresh process that runs the call
-once after a small one (`python -m saccade.bench.probe`), as Linux's `VmHWM` saw it. One process can
-answer many requests, since it gives freed memory back at once.
+On a GPU torch counts it. On the CPU it is the peak resident set (`VmHWM` of Linux) of a fresh
+process (`python -m saccade.bench.probe`), which runs the call once after a small warm-up call. One
+process can measure many calls, because it returns freed memory to the system at once.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["cuda_peak_mib", "probe_peak_mib", "probe_peaks_mib", "resident_peak_
 MIB = 1 << 20
 _STATUS = Path("/proc/self/status")
 
-# glibc keeps freed blocks below this size, up to 32 MiB by default, for the next call to reuse.
+# glibc keeps freed blocks below this size (32 MiB by default) instead of returning them.
 _GIVE_BACK_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": str(64 << 10)}
 
 
 def cuda_peak_mib(call: Callable[[], object], device: torch.device) -> float:
-    """What torch allocated at most during a call, less what was allocated before."""
-    gc.collect()  # what is freed on the way would hide as much of the call's own
+    """The peak memory that torch allocated during a call, minus the memory allocated before."""
+    gc.collect()  # garbage that is freed during the call would lower the result
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
@@ -40,12 +40,12 @@ def cuda_peak_mib(call: Callable[[], object], device: torch.device) -> float:
 
 
 def probe_peak_mib(kind: str, request: Mapping[str, Any]) -> float:
-    """The peak that a fresh process reports; `RuntimeError` says why where there is none."""
+    """The peak measured in a fresh process; raises `RuntimeError` with the reason on failure."""
     return probe_peaks_mib(kind, [request])[0]
 
 
 def probe_peaks_mib(kind: str, requests: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The peaks of several requests, one after the other in one fresh process."""
+    """The peaks of several requests, measured one after the other in one fresh process."""
     if not _STATUS.exists():
         raise RuntimeError(f"no {_STATUS} on this system")
     command = [sys.executable, "-m", "saccade.bench.probe", kind]
@@ -64,8 +64,8 @@ def probe_peaks_mib(kind: str, requests: Sequence[Mapping[str, Any]]) -> list[fl
 
 
 def resident_peak_mib(call: Callable[[], object]) -> float:
-    """The highest resident set of this process during a call, less the one before; Linux only."""
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from VmRSS
+    """The peak resident set during a call, minus the resident set before it; Linux only."""
+    Path("/proc/self/clear_refs").write_text("5")  # reset VmHWM to VmRSS
     before = _resident_mib("VmRSS")
     call()
     return _resident_mib("VmHWM") - before

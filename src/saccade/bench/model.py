@@ -1,4 +1,4 @@
-"""`saccade bench model`: images/s and memory of models with any attention, resolution and patch."""
+"""`saccade bench model`: images/s and memory of a model for each attention, size and patch."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class ModelCase:
-    """One model, ready to be named in a table.
+    """One configuration to measure.
 
     Attributes:
-        model: A name of `list_models()`, of images.
-        attention: A name of `list_attentions()`.
-        image_size: Height and width, in pixels.
-        patch_size: Of the stem; None keeps the model's own.
-        batch: Images in a batch.
+        model: A name from `list_models()` that takes images.
+        attention: A name from `list_attentions()`.
+        image_size: Height and width in pixels.
+        patch_size: Patch size of the stem; None keeps the default of the model.
+        batch: Number of images in a batch.
         direction: `forward` without gradients, or `training`: forward, backward and AdamW.
-        compiled: Whether torch.compile runs it.
-        autocast: Whether products are in bfloat16, as `torch.autocast` does it.
+        compiled: True to use torch.compile.
+        autocast: True to use `torch.autocast` with bfloat16.
     """
 
     model: str
@@ -73,7 +73,7 @@ class ModelCase:
 
 @dataclass(frozen=True)
 class ModelRow:
-    """What a case took; `reason` says why where something is missing."""
+    """Measurements of a case; `reason` explains missing values."""
 
     case: ModelCase
     tokens: int | None = None
@@ -85,14 +85,14 @@ class ModelRow:
 
 @dataclass
 class ModelResult:
-    """All rows of one run, and what they ran on."""
+    """All rows of one call of the command, and the environment."""
 
     environment: Mapping[str, Any]
     rows: list[ModelRow] = field(default_factory=list)
     complete: bool = False
 
     def speedup(self, row: ModelRow) -> float | None:
-        """Images/s over those of softmax, the rest of the case being equal."""
+        """Images/s divided by those of softmax in an otherwise equal case."""
         wanted = replace(row.case, attention="softmax")
         peers = [other.img_per_s for other in self.rows if other.case == wanted]
         if not peers or peers[0] is None or row.img_per_s is None:
@@ -107,7 +107,7 @@ class ModelResult:
         return json.dumps(document, indent=1) + "\n"
 
     def table(self) -> Table:
-        """Every row of the result as a line."""
+        """All rows as a table."""
         return Table("Models", COLUMNS, [self._line(row) for row in self.rows])
 
     def _line(self, row: ModelRow) -> tuple[str, ...]:
@@ -128,14 +128,14 @@ class ModelResult:
         return (*map(str, head), spread, *tail)
 
     def as_markdown(self, targets: Table | None = None) -> str:
-        """The result as a page, with the table of targets if there is one."""
+        """The result as a Markdown page, with the table of targets if given."""
         facts = self.environment
-        state = "" if self.complete else "\n**Interrupted: these are the rows it got to.**\n"
+        state = "" if self.complete else "\n**Interrupted: later rows are missing.**\n"
         heading = (
             f"# Models on {facts['device_name']}\n\n{provenance(facts)}\n\n"
-            "`training` is forward, backward and an AdamW step; `tokens` are patches, and a class "
-            "token comes on top. Peak memory of a GPU includes the model, of the CPU it is what "
-            "the step adds.\n" + state
+            "`training` is forward, backward and an AdamW step. `tokens` counts patches, without "
+            "the class token. Peak memory of a GPU includes the model; on the CPU it is the "
+            "memory that the step adds.\n" + state
         )
         page = heading + "\n" + markdown_table(COLUMNS, self.table().lines)
         if targets is None:
@@ -151,7 +151,7 @@ def run_models(
     seconds: float,
     report: Callable[[ModelRow, int, int], None],
 ) -> None:
-    """Measure every case into the result, so that an interrupted run keeps what it has."""
+    """Measure every case and append it to the result, which keeps the rows if interrupted."""
     check_cases(cases)
     for case in cases:
         try:
@@ -166,28 +166,30 @@ def run_models(
 
 
 def check_cases(cases: Sequence[ModelCase]) -> None:
-    """Refuse what cannot be built, before anything is measured."""
+    """Raise `ConfigError` for a case that cannot be built, before anything is measured."""
     for case in cases:
         if case.batch < 1:
-            raise ConfigError(f"batch={case.batch}; expected at least 1")
+            raise ConfigError(f"batch must be at least 1, got {case.batch}")
         with torch.device("meta"):
             build_model(case)
 
 
 def build_model(case: ModelCase) -> VisionTransformer:
-    """The model of a case, freshly started."""
-    overrides: dict[str, int] = {"img_size": case.image_size}
+    """The newly initialized model of a case."""
+    overrides: dict[str, Any] = {"img_size": case.image_size}
     if case.patch_size is not None:
         overrides["patch_size"] = case.patch_size
     if not isinstance(MODELS[case.model].config, ViTConfig):
-        raise ConfigError(f"model {case.model!r} takes no images; choose a vision transformer")
+        raise ConfigError(
+            f"model must be a vision transformer, got {case.model!r}, which takes no images"
+        )
     model = create_model(case.model, case.attention, **overrides)
     assert isinstance(model, VisionTransformer)
     return model
 
 
 def make_model_call(case: ModelCase, batch: int, device: torch.device) -> Callable[[], object]:
-    """One pass over a batch of random images as a function without arguments."""
+    """A function without arguments that runs one pass over a batch of random images."""
     torch.manual_seed(0)
     model = build_model(case).to(device)
     images = torch.randn(
@@ -218,7 +220,7 @@ def make_model_call(case: ModelCase, batch: int, device: torch.device) -> Callab
 
 
 def _compiled(model: VisionTransformer) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The model as `saccade train` compiles it, part by part; whole where it only infers."""
+    """Compile the model: block by block for training, as `saccade train` does; else as a whole."""
     torch.compiler.reset()
     if not model.training:
         return torch.compile(model)

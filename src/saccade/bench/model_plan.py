@@ -1,4 +1,4 @@
-"""From the options of `saccade bench model` to its cases; the presets and what is asked of them."""
+"""Turn the options of `saccade bench model` into cases; presets and their targets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["MODEL_PRESETS", "ModelPlan", "make_cases", "model_verdicts", "preset
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """Cases to measure, and the images/s over softmax asked of some of them."""
+    """Cases to measure, and target ratios of images/s to softmax."""
 
     cases: tuple[ModelCase, ...]
     targets: Mapping[ModelCase, float] = field(default_factory=dict)
@@ -33,7 +33,7 @@ def make_cases(
     compiled: bool,
     autocast: bool,
 ) -> tuple[ModelCase, ...]:
-    """Every combination, softmax first so that ratios can be told as rows arrive."""
+    """All combinations, with softmax first so that later rows can show their ratio to it."""
     for name in passes:
         if name not in PASSES:
             raise UnknownNameError("pass", name, PASSES)
@@ -52,7 +52,7 @@ def _vit_s(attention: str, patch: int, batch: int) -> ModelCase:
     return ModelCase("vit_small_patch16_224", attention, 1024, patch, batch, "training", True, True)
 
 
-# Patch size, batch, and the images/s of taylorshift over softmax that are asked for.
+# Patch size, batch, and the target ratio of images/s of taylorshift to softmax.
 _VIT_S = ((16, 16, 1.1), (8, 4, 2.2))
 
 MODEL_PRESETS = {
@@ -69,14 +69,14 @@ MODEL_PRESETS = {
 
 
 def preset_plan(name: str) -> ModelPlan:
-    """The preset of a name."""
+    """Look up a preset by name."""
     if name not in MODEL_PRESETS:
         raise UnknownNameError("preset", name, MODEL_PRESETS)
     return MODEL_PRESETS[name]
 
 
 def model_verdicts(result: ModelResult, plan: ModelPlan) -> Table:
-    """Every target of a plan with what was measured."""
+    """Every target of a plan with its measured ratio."""
     lines = []
     for case, at_least in plan.targets.items():
         rows = [row for row in result.rows if row.case == case]

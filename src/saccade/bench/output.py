@@ -1,4 +1,4 @@
-"""Result files: `<theme>_<hardware>_<yyyymm>` with the endings of what is in them."""
+"""Write result files named `<theme>_<hardware>_<yyyymm>.<suffix>`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from saccade.bench.results import AttentionResult
 from saccade.bench.tables import Table, as_markdown
 from saccade.bench.targets import Verdict
 from saccade.errors import ConfigError
+from saccade.io import write_file
 
 __all__ = ["check_folder", "result_stem", "write_attention", "write_model"]
 
 
 def check_folder(folder: Path) -> None:
-    """Make the folder and see that it can be written to, before anything is measured."""
+    """Create the folder and check that it is writable, before anything is measured."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -28,7 +29,7 @@ def check_folder(folder: Path) -> None:
 
 
 def result_stem(folder: Path, theme: str, hardware: str, *, complete: bool) -> Path:
-    """The path of result files without their ending; an interrupted run gets its own."""
+    """The path of result files without suffix; an incomplete result is named `_partial`."""
     partial = "" if complete else "_partial"
     return folder / f"{theme}_{hardware}_{datetime.now(UTC):%Y%m}{partial}"
 
@@ -44,9 +45,9 @@ def write_attention(
     path = result_stem(folder, theme, hardware, complete=result.complete)
     figures = draw(result, path)
     written = [path.with_suffix(".json"), path.with_suffix(".md"), *figures]
-    written[0].write_text(result.to_json())
+    write_file(written[0], result.to_json())
     picture = figures[0].name if figures else None
-    written[1].write_text(as_markdown(result, verdicts, picture))
+    write_file(written[1], as_markdown(result, verdicts, picture))
     return written
 
 
@@ -56,6 +57,6 @@ def write_model(
     """Write JSON and Markdown."""
     path = result_stem(folder, "model", hardware, complete=result.complete)
     written = [path.with_suffix(".json"), path.with_suffix(".md")]
-    written[0].write_text(result.to_json())
-    written[1].write_text(result.as_markdown(targets))
+    write_file(written[0], result.to_json())
+    write_file(written[1], result.as_markdown(targets))
     return written

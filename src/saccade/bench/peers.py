@@ -1,8 +1,8 @@
-"""The peers: torch's fused softmax kernels, plain formulas, and other people's packages.
+"""The peers: torch's fused softmax kernels, unfused formulas, and other packages.
 
-Importing this module adds them to `MECHANISMS`. The unfused form writes out the efficient
-algorithm of TaylorShift (arXiv:2403.02920) as published: D^2 features of all tokens at once, a
-column of ones beside v for the denominator, sums divided by N.
+Importing this module adds them to `MECHANISMS`. `taylor_unfused` is the efficient algorithm of
+TaylorShift (arXiv:2403.02920) as published: D^2 features of all tokens at once, a column of ones
+beside v for the denominator, sums divided by N.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def taylor_formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The equation as it stands, N x N weights in memory."""
+    """The equation with N x N weights in memory."""
     return taylor_attention_reference(q, k, v, scale=q.shape[-1] ** -0.5)
 
 
 def taylor_unfused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The published linear-time form, N x D^2 features in memory."""
+    """The published linear-time algorithm with N x D^2 features in memory."""
     tokens, dim = q.shape[-2:]
     q, k = q * dim**-0.25, k * dim**-0.25
     values = torch.cat([torch.ones_like(v[..., :1]), v], dim=-1) / tokens
@@ -93,13 +93,13 @@ def _plain(attend: Attend, *, linear: bool, compiled: bool = False) -> Build:
 
 
 def _compile(attend: Attend) -> Attend:
-    # Without a reset, the eighth shape would run into torch's limit of compiled versions.
+    # Without a reset, the eighth shape would exceed torch's limit of compiled versions.
     torch.compiler.reset()
     return torch.compile(attend, fullgraph=True, dynamic=False)
 
 
 def _flex(setting: Setting, backend: Backend) -> Operation:
-    """Taylor weights as exp(log w): exactly what FlexAttention's score function can say."""
+    """Taylor attention in FlexAttention, whose weights are the exp of a modified score: log w."""
     from torch.nn.attention.flex_attention import flex_attention
 
     check_backend(backend, ("auto",))
@@ -116,7 +116,7 @@ def _flex(setting: Setting, backend: Backend) -> Operation:
 
 
 def _performer_pytorch(setting: Setting, backend: Backend) -> Operation:
-    """Lucidrains' FAVOR+, given the projection that our `performer` draws."""
+    """FAVOR+ of the package performer-pytorch, with the projection of our `performer`."""
     try:
         FastAttention = import_module("performer_pytorch").FastAttention
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""From the options of `saccade bench attention` to what is run."""
+"""Turn the options of `saccade bench attention` into grids to measure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECONDS = {"cuda": 0.05, "cpu": 0.5}
 
 @dataclass(frozen=True)
 class GridOptions:
-    """A grid as a user gives it; None, and a list of nothing, is the default."""
+    """The options of a grid; None and empty sequences mean the default."""
 
     mechanisms: Sequence[str] = ()
     n: Sequence[int] = ()
@@ -49,16 +49,18 @@ def make_plan(
     threads: int | None = None,
     memory: bool = True,
 ) -> Preset:
-    """The preset of a name, the grids of a calibration, or a grid made of options."""
+    """The grids of a preset, of the calibration, or of the options."""
     if preset is not None:
         plan = _from_preset(
             preset, device, [*options.given(), *(["--dtype"] if dtype is not None else [])]
         )
         if calibrate:
-            raise ConfigError("--preset and --calibrate bring grids of their own; give one of them")
+            raise ConfigError(
+                "--preset and --calibrate have their own grids; give only one of them"
+            )
     else:
         if calibrate and options.given():
-            raise ConfigError(f"--calibrate brings its own grid; leave out {options.given()[0]}")
+            raise ConfigError(f"--calibrate has its own grid; leave out {options.given()[0]}")
         grids = CALIBRATION_GRIDS[device] if calibrate else (_grid(options, device, memory),)
         chosen = _one_of("dtype", _DTYPE[device] if dtype is None else dtype, DTYPES)
         plan = Preset(device, chosen, grids, targets=(), seconds=_SECONDS[device])
@@ -71,7 +73,7 @@ def _from_preset(name: str, device: str, given: list[str]) -> Preset:
     if name not in PRESETS:
         raise UnknownNameError("preset", name, PRESETS)
     if given:
-        raise ConfigError(f"--preset {name} brings its own grid; leave out {given[0]}")
+        raise ConfigError(f"--preset {name} has its own grid; leave out {given[0]}")
     if PRESETS[name].device != device:
         raise ConfigError(f"--preset {name} is for device {PRESETS[name].device!r}, not {device!r}")
     return PRESETS[name]
@@ -79,7 +81,7 @@ def _from_preset(name: str, device: str, given: list[str]) -> Preset:
 
 def _grid(options: GridOptions, device: str, memory: bool) -> Grid:
     if options.tokens is not None and options.batch is not None:
-        raise ConfigError("--tokens fixes B H N and --batch fixes B; give one of them")
+        raise ConfigError("--tokens sets B H N and --batch sets B; give only one of them")
     return Grid(
         mechanisms=tuple(options.mechanisms) or (*_SOFTMAX[device], *_OURS),
         tokens=tuple(options.n) or (1024, 4096),

@@ -1,18 +1,20 @@
-"""Time and memory over the number of tokens, log-log, one column for each head dim."""
+"""Plot time and memory over the number of tokens on log axes, one column for each head dim."""
 
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from saccade.bench.crossover import crossover, times_over_tokens
 from saccade.bench.results import AttentionResult, Row
+from saccade.io import write_file
 
 __all__ = ["draw"]
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B7A500", "#7F7F7F")
+# The palette of Okabe and Ito, which is distinguishable for color-blind readers.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B7A500", "#7F7F7F")
 MARKERS = "osD^vPX*"
 SOFTMAX_NAME = "softmax, best kernel"
 SOFTMAX = {"color": "black", "linestyle": "-", "marker": ".", "linewidth": 2.2}
@@ -27,7 +29,7 @@ TITLES: dict[Panel, str] = {
 
 
 def draw(result: AttentionResult, stem: Path) -> list[Path]:
-    """Write `stem`.png and `stem`.svg; nothing where no row has a time."""
+    """Write `stem`.png and `stem`.svg; write nothing if there is no line to draw."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -51,12 +53,14 @@ def draw(result: AttentionResult, stem: Path) -> list[Path]:
     _finish(figure, grid, styles, result)
     paths = [stem.with_suffix(f".{kind}") for kind in ("png", "svg")]
     for path in paths:
-        figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
+        kind = path.suffix[1:]
+        metadata = {"Date": None} if kind == "svg" else None
+        write_file(path, partial(figure.savefig, format=kind, dpi=130, metadata=metadata))
     return paths
 
 
 def _comparable(rows: list[Row]) -> list[Row]:
-    """The rows of each D that a line may join: one B and H, or one B H N, whichever has more."""
+    """The rows of each D that form a line: constant (B, H) or B H N, whichever has more rows."""
     kept = []
     for head_dim in sorted({row.head_dim for row in rows}):
         own = [row for row in rows if row.head_dim == head_dim]
@@ -70,14 +74,14 @@ def _comparable(rows: list[Row]) -> list[Row]:
 
 
 def _styles(rows: list[Row]) -> dict[str, dict[str, Any]]:
-    """One look for each mechanism; the best softmax is black."""
+    """A style for each mechanism; the fastest softmax is black."""
     names = dict.fromkeys(row.mechanism for row in rows if row.family != "softmax")
     styles: dict[str, dict[str, Any]] = {SOFTMAX_NAME: SOFTMAX}
     for i, name in enumerate(names):
         peer = next(row.peer for row in rows if row.mechanism == name)
         styles[name] = {
-            "color": COLOURS[i % len(COLOURS)],
-            "marker": MARKERS[(i + i // len(COLOURS)) % len(MARKERS)],
+            "color": COLORS[i % len(COLORS)],
+            "marker": MARKERS[(i + i // len(COLORS)) % len(MARKERS)],
             "linestyle": (0, (4, 2)) if peer else "-",
             "linewidth": 1.6,
             "markersize": 5,
@@ -86,7 +90,7 @@ def _styles(rows: list[Row]) -> dict[str, dict[str, Any]]:
 
 
 def _points(rows: list[Row], panel: Panel) -> dict[str, dict[int, float]]:
-    """Mechanism -> N -> value, softmax kernels folded into the best of them."""
+    """Map mechanism to N to value; the softmax kernels are reduced to the best one."""
     measure, direction = panel
     points: dict[str, dict[int, float]] = {}
     for row in rows:
@@ -100,7 +104,7 @@ def _points(rows: list[Row], panel: Panel) -> dict[str, dict[int, float]]:
 
 
 def _has_lines(rows: list[Row], panel: Panel) -> bool:
-    """Whether some mechanism has two points at one D: one alone is a matter for the table."""
+    """True if some mechanism has at least two points at one D."""
     return any(
         len(points) > 1
         for head_dim in {row.head_dim for row in rows}
@@ -119,7 +123,7 @@ def _draw_panel(
 
     points = _points(rows, panel)
     if not points:
-        axes.text(0.5, 0.5, "not measured", ha="center", transform=axes.transAxes, color="grey")
+        axes.text(0.5, 0.5, "not measured", ha="center", transform=axes.transAxes, color="gray")
         axes.set_xticks([])
         return
     for name in styles:
@@ -147,7 +151,7 @@ def _mark_crossovers(
     points: dict[str, dict[int, float]],
     styles: dict[str, dict[str, Any]],
 ) -> None:
-    """A ring and the N at which a mechanism starts to beat softmax, where that is on the grid."""
+    """Mark the N from which a mechanism is faster than softmax, if it is inside the grid."""
     softmax = points.get(SOFTMAX_NAME, {})
     level = 0
     for name in styles:

@@ -1,4 +1,4 @@
-"""Grids with a name, and the ratios that are asked of them."""
+"""Named grids of `saccade bench attention` and their target ratios."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["PRESETS", "Preset"]
 
 @dataclass(frozen=True)
 class Preset:
-    """A run of `saccade bench attention` that is worth repeating.
+    """A reproducible configuration of `saccade bench attention`.
 
     Attributes:
         device: `cpu` or `cuda`.
-        dtype: Of q, k, v.
-        grids: What to measure.
-        targets: What to reach.
-        seconds: About how long to time each row.
-        threads: Of torch on the CPU.
+        dtype: Dtype of q, k, v.
+        grids: Shapes and mechanisms to measure.
+        targets: Target ratios.
+        seconds: Approximate time to measure each row.
+        threads: Number of torch threads on the CPU; None keeps the default.
     """
 
     device: str
@@ -36,7 +36,7 @@ _EFFICIENT = ("taylor-efficient/triton", "taylorshift-efficient")
 _H200_MECHANISMS = ("sdpa-flash", "sdpa-cudnn", *_DIRECT, *_EFFICIENT)
 _H200_TOKENS = (1024, 4096, 16384, 65536)
 
-# Algorithm, pass, N, and the speed-up over softmax that is asked for at each D.
+# Mechanisms, pass, N, and the target speed-up over softmax for each D.
 _H200_SPEED: tuple[tuple[tuple[str, ...], Pass, tuple[int, ...], dict[int, float]], ...] = (
     (_DIRECT, "forward", (1024, 4096, 16384), {16: 1.5, 32: 1.5, 64: 1.15, 128: 1.0}),
     (_DIRECT, "training", (1024, 4096, 16384), {16: 1.4, 32: 1.4, 64: 1.1, 128: 0.95}),

@@ -1,7 +1,7 @@
 """`python -m saccade.bench.probe KIND`: peak memory of calls in a fresh process.
 
-KIND is `attention` or `model`; stdin has a JSON list of what to run, and each request is answered
-with a line of JSON. A small call first lets torch load and allocate what it keeps for good.
+KIND is `attention` or `model`. Stdin contains a JSON list of requests; each is answered with one
+line of JSON. A small call comes first, so that torch loads and allocates its permanent data.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _model(request: Mapping[str, Any]) -> Callable[[], object]:
 
 
 def main() -> None:
-    """Answer the requests, in their order."""
+    """Answer the requests in order."""
     make = {"attention": _attention, "model": _model}[sys.argv[1]]
     for request in json.load(sys.stdin):
         if request.get("threads") is not None:

@@ -1,4 +1,4 @@
-"""The result of a benchmark of attention: rows, what they ran on, and its JSON form."""
+"""The result of `saccade bench attention`: rows, environment, and the JSON format."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from saccade.bench.shapes import Pass
 from saccade.errors import ConfigError
+from saccade.io import parse_json
 
-__all__ = ["AttentionResult", "Roof", "Row", "Status", "Timing"]
+__all__ = ["AttentionResult", "Roof", "Row", "Status", "Timing", "is_unsteady"]
 
 FORMAT = "saccade.bench.attention"
 VERSION = 1
@@ -20,13 +21,13 @@ Status = Literal["timed", "refused", "not available", "out of memory", "failed"]
 
 @dataclass(frozen=True)
 class Timing:
-    """Wall-clock or device time of one call, over several.
+    """Wall-clock or device time of a call that was repeated.
 
     Attributes:
-        median_ms: The middle one.
-        p20_ms: A fifth of the calls were faster.
-        p80_ms: A fifth of the calls were slower.
-        repeats: How many calls were timed.
+        median_ms: Median.
+        p20_ms: 20th percentile.
+        p80_ms: 80th percentile.
+        repeats: Number of timed calls.
     """
 
     median_ms: float
@@ -36,17 +37,22 @@ class Timing:
 
     @property
     def is_unsteady(self) -> bool:
-        """Whether a fifth of the calls took half as long again as the fastest fifth."""
-        return self.p80_ms > 1.5 * self.p20_ms
+        """True if the 80th percentile is more than 1.5 times the 20th."""
+        return is_unsteady(self.p20_ms, self.p80_ms)
+
+
+def is_unsteady(p20_ms: float, p80_ms: float) -> bool:
+    """True if the 80th percentile of times is more than 1.5 times the 20th."""
+    return p80_ms > 1.5 * p20_ms
 
 
 @dataclass(frozen=True)
 class Roof:
-    """What the device can do at most, measured in the same run.
+    """The highest rates of the device, measured in the same run.
 
     Attributes:
-        matmul_tflops: A large matrix product in the dtype of the run.
-        copy_gb_per_s: A large copy, bytes read and bytes written counted.
+        matmul_tflops: Rate of a large matrix product in the dtype of the run.
+        copy_gb_per_s: Rate of a large copy, counting bytes read and bytes written.
     """
 
     matmul_tflops: float
@@ -55,26 +61,26 @@ class Roof:
 
 @dataclass(frozen=True)
 class Row:
-    """One mechanism on one shape, one pass.
+    """One mechanism on one shape in one pass.
 
     Attributes:
         mechanism: Its name, `name` or `name/backend`.
-        family: The function it computes; mechanisms of a family agree to rounding.
-        peer: Whether it is somebody else's, to compare with.
+        family: The attention it computes; mechanisms of a family are equal up to rounding.
+        peer: True if others wrote the implementation.
         batch: B.
         heads: H.
         tokens: N.
         head_dim: D.
-        dtype: Of q, k, v.
+        dtype: Dtype of q, k, v.
         direction: The pass: `forward`, or `training` for forward and backward.
-        status: Whether there is a time, and if not why.
-        reason: More about the status, for people.
-        timing: The times, where status is `timed`.
-        tflops: FLOPs by formula over the median, in 10^12 a second.
-        roof_percent: The time that the roof allows, over the median.
-        peak_extra_mib: Memory at its highest, less what was there before the call.
-        errors: Relative error against float64, of `out` and of every gradient.
-        allowed: The error that each of them may have.
+        status: `timed`, or why there is no time.
+        reason: Explanation of the status.
+        timing: The times if status is `timed`.
+        tflops: FLOPs by formula divided by the median, in 10^12 per second.
+        roof_percent: The shortest time that the roof allows, in percent of the median.
+        peak_extra_mib: Peak memory minus the memory allocated before the call.
+        errors: Relative errors of `out` and of every gradient, compared with float64.
+        allowed: The allowed error of each.
     """
 
     mechanism: str
@@ -97,24 +103,24 @@ class Row:
 
     @property
     def cell(self) -> tuple[int, int, int, int, str, Pass]:
-        """What rows must share for their ratio to mean something."""
+        """Key that two rows must share to be comparable."""
         return self.head_dim, self.tokens, self.batch, self.heads, self.dtype, self.direction
 
     @property
     def median_ms(self) -> float | None:
-        """The median, where there is one."""
+        """The median, or None if the row was not timed."""
         return None if self.timing is None else self.timing.median_ms
 
 
 @dataclass
 class AttentionResult:
-    """Everything one run of `saccade bench attention` found out.
+    """Everything that one call of `saccade bench attention` measured.
 
     Attributes:
         environment: Hardware, versions, command line, git revision.
-        roof: The device's roof.
+        roof: The roof of the device.
         rows: One for each mechanism, shape and pass, in the order of measurement.
-        complete: False where the run was interrupted.
+        complete: False if the run was interrupted.
         preset: Name of the preset, if one was used.
     """
 
@@ -125,11 +131,11 @@ class AttentionResult:
     preset: str | None = None
 
     def softmax_ms(self, row: Row) -> float | None:
-        """The fastest softmax of the row's cell: the peer of every ratio."""
+        """The median of the fastest softmax in the row's cell."""
         return self.fastest_ms(row, "softmax")
 
     def fastest_ms(self, row: Row, family: str) -> float | None:
-        """The fastest median of a family in the cell of a row."""
+        """The smallest median of a family in the row's cell."""
         times = [
             other.timing.median_ms
             for other in self.rows
@@ -138,7 +144,7 @@ class AttentionResult:
         return min(times, default=None)
 
     def speedup(self, row: Row) -> float | None:
-        """How many times faster than the fastest softmax in the same cell of this run."""
+        """The speed-up over the fastest softmax in the row's cell."""
         softmax_ms = self.softmax_ms(row)
         if softmax_ms is None or row.timing is None:
             return None
@@ -153,11 +159,13 @@ class AttentionResult:
 
     @classmethod
     def from_json(cls, text: str) -> AttentionResult:
-        """Read what `to_json` wrote."""
-        document = json.loads(text)
+        """Read a document written by `to_json`."""
+        document = parse_json(text, "the result")
         if document.get("format") != FORMAT or document.get("version") != VERSION:
             found = f"{document.get('format')!r} version {document.get('version')!r}"
-            raise ConfigError(f"{found} is not a result; expected {FORMAT!r} version {VERSION}")
+            raise ConfigError(
+                f"the result must have format {FORMAT!r} version {VERSION}, got {found}"
+            )
         return cls(
             environment=document["environment"],
             roof=Roof(**document["roof"]),

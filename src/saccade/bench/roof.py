@@ -1,4 +1,4 @@
-"""The device's roof, measured: matrix products and copies, as fast as they go."""
+"""Measure the roof of the device: the rates of a large matrix product and a large copy."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["measure_roof", "roof_ms"]
 MATMUL_SIZE = {"cuda": 8192, "cpu": 2048}
 COPIED_BYTES = {"cuda": 2 << 30, "cpu": 256 << 20}
 
-# q, k, v read and o written once; backward reads q, k, v, o and its gradient, writes three.
+# Forward reads q, k, v and writes o. Backward reads q, k, v, o, do and writes dq, dk, dv.
 TENSORS_MOVED: dict[Pass, int] = {"forward": 4, "training": 12}
 
 
 def measure_roof(device: torch.device, dtype: torch.dtype, *, seconds: float = 0.2) -> Roof:
-    """Time a large product in the dtype of the run, and a large copy."""
+    """Time a large matrix product in this dtype and a large copy."""
     size = MATMUL_SIZE.get(device.type, MATMUL_SIZE["cpu"])
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     out = torch.empty(size, size, dtype=dtype, device=device)
@@ -35,7 +35,7 @@ def measure_roof(device: torch.device, dtype: torch.dtype, *, seconds: float = 0
 
 
 def roof_ms(roof: Roof, setting: Setting, direction: Pass, flops: int) -> float:
-    """The least time that the roof allows: for the FLOPs, or to move inputs and outputs once."""
+    """The shortest time that the roof allows: the longer of computing and moving the data once."""
     shape = setting.shape
     entries = shape.batch * shape.heads * shape.tokens * shape.head_dim
     moved = TENSORS_MOVED[direction] * entries * setting.dtype.itemsize

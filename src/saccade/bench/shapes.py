@@ -1,4 +1,4 @@
-"""What is measured: shapes (B, H, N, D), the two passes, and grids of them."""
+"""Shapes (B, H, N, D), passes, and grids of shapes to measure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ DTypeName = Literal["float64", "float32", "bfloat16", "float16"]
 PASSES: tuple[Pass, ...] = get_args(Pass)
 DTYPES: tuple[DTypeName, ...] = get_args(DTypeName)
 
-LARGEST_HEAD_DIM = 256
+MAX_HEAD_DIM = 256
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One attention problem.
+    """The shape of one attention call.
 
     Attributes:
         batch: B.
         heads: H.
-        tokens: N, of queries and of keys.
-        head_dim: D, of queries, keys and values.
+        tokens: N, the number of queries and of keys.
+        head_dim: D, the columns of queries, keys and values.
     """
 
     batch: int
@@ -40,17 +40,17 @@ class Shape:
 
 @dataclass(frozen=True)
 class Grid:
-    """Shapes to measure, the mechanisms to measure on them, and what to measure.
+    """Shapes, the mechanisms to measure on them, and the quantities to measure.
 
     Attributes:
-        mechanisms: `name` or `name/backend` of `saccade.bench.mechanisms`.
+        mechanisms: Names from `saccade.bench.mechanisms`, as `name` or `name/backend`.
         tokens: The values of N.
         head_dims: The values of D.
         heads: H.
-        batch: B, where `budget` is None.
-        budget: B H N, the same for every N: B = budget / (N H).
+        batch: B if `budget` is None.
+        budget: Constant B H N: each N has B = budget / (N H).
         passes: `forward`, `training` (forward and backward), or both.
-        memory: Whether peak memory is measured. On the CPU each value takes a fresh process.
+        memory: True to measure peak memory. On the CPU each value takes a fresh process.
     """
 
     mechanisms: tuple[str, ...]
@@ -64,18 +64,18 @@ class Grid:
 
     def __post_init__(self) -> None:
         _check_sizes("n", self.tokens)
-        _check_sizes("d", self.head_dims, LARGEST_HEAD_DIM)
+        _check_sizes("d", self.head_dims, MAX_HEAD_DIM)
         _check_sizes("heads", (self.heads,))
         _check_sizes("batch", (self.batch,))
         for name in self.passes:
             check_choice("pass", name, PASSES)
         if not self.mechanisms or not self.passes:
-            raise ConfigError("nothing to measure: no mechanism or no pass was given")
+            raise ConfigError("nothing to measure: give at least one mechanism and one pass")
         for tokens in self.tokens if self.budget is not None else ():
             self._batch(tokens)
 
     def shapes(self) -> list[Shape]:
-        """Every shape of the grid, D outermost."""
+        """All shapes of the grid, with D in the outer loop."""
         return [
             Shape(self._batch(tokens), self.heads, tokens, head_dim)
             for head_dim in self.head_dims
@@ -88,22 +88,22 @@ class Grid:
         batch, rest = divmod(self.budget, tokens * self.heads)
         if rest or batch < 1:
             raise ConfigError(
-                f"tokens={self.budget}; expected a multiple of N H = {tokens} x {self.heads}, "
-                "since B = tokens / (N H)"
+                f"tokens must be a multiple of N H = {tokens} x {self.heads}, got {self.budget}; "
+                "B is tokens / (N H)"
             )
         return batch
 
 
 def check_choice(kind: str, name: str, known: tuple[str, ...]) -> None:
-    """Refuse a name that is not among the known ones."""
+    """Raise `UnknownNameError` for a name that is not known."""
     if name not in known:
         raise UnknownNameError(kind, name, known)
 
 
 def _check_sizes(name: str, sizes: tuple[int, ...], largest: int | None = None) -> None:
     if not sizes:
-        raise ConfigError(f"{name}: no value was given")
+        raise ConfigError(f"{name} must have at least one value, got none")
     for size in sizes:
         if size < 1 or (largest is not None and size > largest):
             limit = "" if largest is None else f" and at most {largest}"
-            raise ConfigError(f"{name}={size}; expected at least 1{limit}")
+            raise ConfigError(f"{name} must be at least 1{limit}, got {size}")

@@ -1,4 +1,4 @@
-"""Results as tables: the Markdown that is committed, and the columns that the terminal shows."""
+"""Tables of results for the terminal and the Markdown files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VERDICT_COLUMNS = ("mechanism", "against", "of", "pass", "D", "N", "asked", "mea
 
 
 class Table(NamedTuple):
-    """A table before it has a look."""
+    """A table independent of the output format."""
 
     title: str
     columns: Sequence[str]
@@ -45,7 +45,7 @@ class Table(NamedTuple):
 
 
 def number(value: float | None) -> str:
-    """Three significant digits, without an exponent where that is readable."""
+    """Format a number with three significant digits; an exponent only below 0.01."""
     if value is None:
         return "-"
     if value and abs(value) < 0.01:
@@ -56,7 +56,7 @@ def number(value: float | None) -> str:
 
 
 def _cells(result: AttentionResult, row: Row) -> tuple[str, ...]:
-    """The columns of a row."""
+    """The cells of a row."""
     head = (
         str(row.head_dim),
         str(row.tokens),
@@ -83,7 +83,7 @@ def _cells(result: AttentionResult, row: Row) -> tuple[str, ...]:
 
 
 def _verdict_cells(verdict: Verdict) -> tuple[str, ...]:
-    """The columns of a target and what came of it."""
+    """The cells of a target and its measured ratio."""
     target = verdict.target
     return (
         target.mechanism,
@@ -99,7 +99,7 @@ def _verdict_cells(verdict: Verdict) -> tuple[str, ...]:
 
 
 def verdict_table(verdicts: Sequence[Verdict]) -> Table:
-    """Every target with what was measured."""
+    """Every target with its measured ratio."""
     reached = sum(verdict.word == "reached" for verdict in verdicts)
     title = f"Targets: {reached} of {len(verdicts)} reached"
     return Table(title, VERDICT_COLUMNS, [_verdict_cells(verdict) for verdict in verdicts])
@@ -112,7 +112,7 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 
 
 def as_markdown(result: AttentionResult, verdicts: Sequence[Verdict], figure: str | None) -> str:
-    """The whole result as a page."""
+    """The whole result as a Markdown page."""
     parts = [_heading(result)]
     if figure is not None:
         parts.append(f"![time and memory over the number of tokens]({figure})\n")
@@ -135,20 +135,20 @@ def _remark(row: Row) -> tuple[str, ...]:
 
 def _heading(result: AttentionResult) -> str:
     facts, roof = result.environment, result.roof
-    state = "" if result.complete else "\n**Interrupted: these are the rows it got to.**\n"
+    state = "" if result.complete else "\n**Interrupted: later rows are missing.**\n"
     return (
         f"# Attention on {facts['device_name']}\n\n{provenance(facts)}\n\n"
         "Medians of repeated calls after a warm-up, with the 20th and 80th percentile. `training` "
-        "is forward and backward. `x softmax` is against the fastest softmax of the same shape in "
-        "this run. The roof, measured in this run: "
+        "is forward and backward. `x softmax` is the speed-up over the fastest softmax of the same "
+        "shape in this run. The roof, measured in this run: "
         f"{number(roof.matmul_tflops)} TFLOP/s of matrix products, "
-        f"{number(roof.copy_gb_per_s)} GB/s of copies. Errors are relative, against float64; "
-        "allowed is twice the plain formula's in the same dtype.\n" + state
+        f"{number(roof.copy_gb_per_s)} GB/s of copies. Errors are relative to float64; the allowed "
+        "error is twice that of the equation in the same dtype.\n" + state
     )
 
 
 def provenance(facts: Mapping[str, Any]) -> str:
-    """The command, the day, the versions and the revision, as far as known, in a sentence."""
+    """A sentence with the command, date, known versions and revision."""
     named = {
         **facts["packages"],
         "Python": facts["python"],
@@ -161,7 +161,7 @@ def provenance(facts: Mapping[str, Any]) -> str:
 
 
 def summaries(result: AttentionResult) -> list[Table]:
-    """For each D and pass a table: mechanisms down, N across, milliseconds and speed-up."""
+    """One table for each D and pass: milliseconds and speed-up by mechanism (rows) and N."""
     starts = {
         (found["mechanism"], found["head_dim"], found["direction"]): found
         for found in softmax_crossovers(result)
@@ -183,7 +183,7 @@ def summaries(result: AttentionResult) -> list[Table]:
 
 
 def unsteady(timings: Mapping[str, Timing | None]) -> str:
-    """A remark on calls whose times differ much, by what was called; empty where none do."""
+    """A remark that names calls with a large spread of times; empty if there are none."""
     named = [
         f"{name} ({number(timing.p20_ms)} to {number(timing.p80_ms)} ms)"
         for name, timing in timings.items()

@@ -1,4 +1,4 @@
-"""Targets as data, and whether a run reached them."""
+"""Target ratios, and whether a result reached them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Measure = Literal["time", "memory"]
 
 @dataclass(frozen=True)
 class Target:
-    """A ratio to reach on one shape.
+    """A ratio that should be reached on one shape.
 
     Attributes:
-        mechanism: Whose ratio.
+        mechanism: Name of the mechanism.
         head_dim: D.
         tokens: N.
-        direction: The pass.
-        at_least: The ratio peer / mechanism that is asked for.
-        measure: Of times, or of peak extra memory.
-        peer: A mechanism, or `softmax`: the fastest softmax (or the one with the least memory).
+        direction: `forward` or `training`.
+        at_least: Minimum of the ratio peer / mechanism.
+        measure: `time`, or `memory` for peak extra memory.
+        peer: A mechanism, or `softmax` for the best softmax in this measure.
     """
 
     mechanism: str
@@ -38,7 +38,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A target, the ratio measured (None where a row is missing), and why it is missing."""
+    """A target and the measured ratio, or None and the reason if a row is missing."""
 
     target: Target
     ratio: float | None
@@ -53,7 +53,7 @@ class Verdict:
 
 
 def judge(result: AttentionResult, targets: tuple[Target, ...]) -> list[Verdict]:
-    """Every target against the rows of one run."""
+    """Compare every target with the rows of a result."""
     return [_judge(result, target) for target in targets]
 
 

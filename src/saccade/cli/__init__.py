@@ -1,14 +1,19 @@
-"""The `saccade` command: a table of sub-commands that are imported when they are asked for.
+"""The `saccade` command. A sub-command's module is imported only when it runs.
 
-Results go to stdout, logs and progress to stderr. A user's mistake becomes one line and an exit
-code: 2 usage or configuration, 3 data, 4 training failed, memory ran out or the disk is full, 75
-preempted and resumable, 130 Ctrl-C, 143 SIGTERM to a command that cannot be resumed.
+Results go to stdout, logs and progress to stderr. A user error prints one line and sets the exit
+code:
+
+    2    usage or configuration
+    3    data
+    4    training failed, out of memory, or disk full
+    75   stopped by a signal; --resume continues
+    130  Ctrl-C
+    143, 129, 138   SIGTERM, SIGHUP, SIGUSR1 in a command without --resume
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -20,44 +25,52 @@ import typer
 from typer.core import TyperGroup
 
 from saccade.cli.interrupts import catch_interrupts, halting
-from saccade.cli.mistakes import told_in_a_line
 from saccade.cli.streams import open_closed_streams, write_any_name
+from saccade.cli.usage_errors import usage_errors_in_one_line
 from saccade.errors import (
     FullDiskError,
     SaccadeError,
     TrainingError,
     is_full_disk,
     near_matches,
+    shorten,
 )
+from saccade.io import escape_for_terminal
+from saccade.train.progress import print_line
+from saccade.train.signals import STOP_SIGNALS
 from saccade.version import __version__
 
 __all__ = ["main"]
 
 COMMANDS = {
-    "train": "Train a model and leave a run folder.",
+    "train": "Train a model and write a run folder.",
+    "init": "Write a recipe for a folder of images.",
     "evaluate": "Measure a run's model on its validation or test set.",
     "predict": "Classify images with a run's model.",
-    "explain": "Show what a run's model looks at, and what its data looks like.",
-    "compare": "Train several attentions alike and say which is better.",
+    "explain": "Draw a run's attention maps and samples of its data.",
+    "compare": "Train several attentions alike and compare them.",
     "tune": "Search a recipe's settings by validation accuracy.",
     "list": "List models, attentions, datasets or recipes.",
-    "report": "Write a page about finished runs.",
-    "bench": "Measure attention and models beside their peers.",
-    "analyze": "Analyse TaylorShift: when it pays, and how near softmax it is.",
+    "report": "Write a report about finished runs.",
+    "bench": "Benchmark attentions and models against other libraries.",
+    "analyze": "Analyze TaylorShift: crossover, norms, approximation.",
     "data": "Fetch and check data sets.",
     "doctor": "Show versions, hardware, extras and caches.",
 }
-"""Sub-commands and their one-line help; the code of `x` is in `saccade.cli.x`."""
+"""Sub-commands and their one-line help. Sub-command `x` is in module `saccade.cli.x`."""
 
 MODULES = {"list": "list_names"}
-"""Sub-commands whose module is called otherwise."""
+"""Sub-commands whose module has another name."""
+
+MAX_MESSAGE = 4000
+"""Characters of an error message; longer ones are shortened."""
 
 RESUMABLE = {"train", "compare", "tune"}
-"""Sub-commands with a --resume: SIGTERM ends them with the code for "start me again"."""
+"""Sub-commands with --resume. SIGTERM ends them with exit code 75."""
 
 
 class _LazyGroup(TyperGroup):
-    """A group that imports a sub-command only to run it or to show its help."""
+    """A command group that imports a sub-command only to run it or to show its help."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -67,9 +80,9 @@ class _LazyGroup(TyperGroup):
             near = near_matches(cmd_name, COMMANDS)
             hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             ctx.fail(f"No such command {cmd_name!r}.{hint}")
-        if not _is_asked_for(cmd_name):
+        if not _is_on_command_line(cmd_name):
             return typer.main.get_command_from_info(
-                typer.models.CommandInfo(cmd_name, callback=_nothing, help=COMMANDS[cmd_name]),
+                typer.models.CommandInfo(cmd_name, callback=_placeholder, help=COMMANDS[cmd_name]),
                 pretty_exceptions_short=False,
                 rich_markup_mode=None,
             )
@@ -79,35 +92,35 @@ class _LazyGroup(TyperGroup):
         return command
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        with self._told():
+        with self._translate_errors():
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        with self._told():
+        with self._translate_errors():
             return super().invoke(ctx)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Have what typer would tell in its own way told as an error of saccade."""
+    def _translate_errors(self) -> Iterator[None]:
+        """Turn typer's usage errors and KeyboardInterrupt into errors of saccade."""
         with (
             halting(resumable=_command() in RESUMABLE),
-            told_in_a_line(self, sys.argv[1:]),
+            usage_errors_in_one_line(self, sys.argv[1:]),
         ):
             yield
 
 
 def _command() -> str:
-    """The sub-command that the command line names; empty where it names none."""
+    """The sub-command on the command line; empty if there is none."""
     return next((word for word in sys.argv[1:] if not word.startswith("-")), "")
 
 
-def _is_asked_for(name: str) -> bool:
-    """Whether the command line names the sub-command, rather than asking for the list of all."""
+def _is_on_command_line(name: str) -> bool:
+    """True if the command line names this sub-command."""
     return name in sys.argv[1:]
 
 
-def _nothing() -> None:
-    """Stand in for a command in the list of all."""
+def _placeholder() -> None:
+    """Callback of a sub-command that is only listed in the help."""
 
 
 app = typer.Typer(
@@ -120,8 +133,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(__version__)
         raise typer.Exit
 
@@ -134,14 +147,14 @@ def _root(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Vision transformers whose attention can be swapped: train, compare, look inside, ship."""
+    """Train, compare and explain vision transformers with exchangeable attention."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code.
 
     Args:
-        arguments: Words after the program's name; the process's own by default.
+        arguments: Command-line arguments without the program's name; default `sys.argv[1:]`.
     """
     open_closed_streams()
     write_any_name()
@@ -149,30 +162,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
     debug = "--debug" in words
     sys.argv = [sys.argv[0], *(word for word in words if word != "--debug")]
     if _command() not in {"bench", "analyze"}:
-        # CPU threads that spin while they wait for each other make training twenty times slower as
-        # soon as another process wants a core. Read when torch is loaded; timings leave it alone.
+        # Waiting OpenMP threads spin by default. If another process needs a core, training then
+        # slows down twentyfold. torch reads this variable when it loads. Benchmarks keep the
+        # default.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        with catch_interrupts([signal.SIGINT, signal.SIGTERM], resumable=_command() in RESUMABLE):
+        with catch_interrupts(STOP_SIGNALS, resumable=_command() in RESUMABLE):
             app(args=sys.argv[1:], prog_name="saccade")
     except SaccadeError as error:
-        _complain(error, f"{error}", debug=debug)
+        _print_error(error, f"{error}", debug=debug)
         sys.exit(error.exit_code)
     except OSError as error:
-        _complain(error, f"{error}", debug=debug)
+        name = f"{error.filename!r}" if error.filename is not None else "a file"
+        _print_error(error, f"cannot read or write {name}: {error.strerror or error}", debug=debug)
         sys.exit(FullDiskError.exit_code if is_full_disk(error) else 1)
     except Exception as error:
-        told = f"{type(error).__name__}: {error}".splitlines()[0]
-        if what := _failure(error):
-            _complain(error, f"{what}: {told}", debug=debug)
+        message = f"{type(error).__name__}: {error}".splitlines()[0]
+        if cause := _known_cause(error):
+            _print_error(error, f"{cause}: {message}", debug=debug)
             sys.exit(TrainingError.exit_code)
-        _complain(error, f"unexpected {told} (--debug shows where)", debug=debug)
+        _print_error(error, f"unexpected {message} (--debug shows the traceback)", debug=debug)
         sys.exit(1)
 
 
-def _failure(error: Exception) -> str:
-    """What went wrong, where memory ran out or a process was lost and nobody else has told."""
-    if "torch" not in sys.modules:  # which takes seconds to load
+def _known_cause(error: Exception) -> str:
+    """Describe an error caused by lack of memory or a lost worker process; else empty."""
+    if "torch" not in sys.modules:  # importing torch takes seconds
         return "out of memory" if isinstance(error, MemoryError) else ""
     from saccade.data.decoding import is_lost_worker
     from saccade.train.memory import is_out_of_memory
@@ -182,7 +197,7 @@ def _failure(error: Exception) -> str:
     return "out of memory" if is_out_of_memory(error) else ""
 
 
-def _complain(error: Exception, message: str, *, debug: bool) -> None:
+def _print_error(error: Exception, message: str, *, debug: bool) -> None:
     if debug:
         traceback.print_exception(error)
-    typer.echo(f"saccade: {message}", err=True)
+    print_line(f"saccade: {escape_for_terminal(shorten(message, MAX_MESSAGE))}")

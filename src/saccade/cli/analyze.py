@@ -1,4 +1,4 @@
-"""`saccade analyze`: when linear time pays, how norms scale, how near to softmax attentions are."""
+"""`saccade analyze`: crossover length, growth of norms, distance from softmax attention."""
 
 from __future__ import annotations
 
@@ -25,36 +25,40 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 
 @app.callback()
 def _analyze() -> None:
-    """Analyse TaylorShift: crossing points, scaling of norms, distance from softmax."""
+    """Analyze TaylorShift: crossover length, growth of norms, distance from softmax."""
 
 
 @app.command()
 def crossover(
-    d: Annotated[str, typer.Option("--d", help="Head dims D, by commas.")] = "16,32,64,128",
+    d: Annotated[
+        str, typer.Option("--d", help="Head dimensions D, separated by commas.")
+    ] = "16,32,64,128",
     seconds: Annotated[
         float | None,
         typer.Option(
             min=1,
             max=86400,
-            help="About how long to measure at most; by default 210 on a CPU, 90 on a GPU.",
+            help="Approximate time limit; default 210 on a CPU, 90 on a GPU.",
         ),
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of torch.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Number of CPU threads for torch.")
+    ] = None,
     device: Device = "auto",
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """From how many tokens on linear time pays, in theory and on this machine.
+    """Find the number of tokens at which linear-time attention becomes faster.
 
-    Times direct, efficient and softmax attention over N and finds where their curves cross: all D
-    coarsely first, then more finely near crossings, as far as the time goes. Run it on a quiet
-    machine.
+    Compares theory with this machine. Times direct, efficient and softmax attention over N and
+    finds where their curves cross. A coarse pass covers all D; the remaining time refines the
+    crossings. Run it on an otherwise idle machine.
     """
     import torch
 
     from saccade.bench.analysis.crossover import DTYPE, CrossoverFindings, run_crossover
-    from saccade.bench.environment import describe_environment, resolve_device
     from saccade.bench.shapes import Grid
+    from saccade.environment import describe_environment, resolve_device
 
     chosen = resolve_device(device)
     head_dims = Grid(("sdpa",), (1,), tuple(numbers("--d", d))).head_dims
@@ -72,9 +76,9 @@ def crossover(
 
 @app.command()
 def scaling(device: Device = "auto", out: Out = None, as_json: AsJson = False) -> None:
-    """How the norms of intermediate results grow with N and d, beside the analysis."""
+    """Measure how norms of intermediate results grow with N and D, and compare with theory."""
     from saccade.bench.analysis.scaling import ScalingFindings, run_scaling
-    from saccade.bench.environment import describe_environment, resolve_device
+    from saccade.environment import describe_environment, resolve_device
 
     chosen = resolve_device(device)
     findings = ScalingFindings(describe_environment(chosen))
@@ -83,9 +87,9 @@ def scaling(device: Device = "auto", out: Out = None, as_json: AsJson = False) -
 
 @app.command()
 def approximation(device: Device = "auto", out: Out = None, as_json: AsJson = False) -> None:
-    """How far each attention is from softmax, over score magnitude, N, D and random features."""
+    """Measure each attention's distance from softmax over score magnitude, N, D and features."""
     from saccade.bench.analysis.approximation import ApproximationFindings, run_approximation
-    from saccade.bench.environment import describe_environment, resolve_device
+    from saccade.environment import describe_environment, resolve_device
 
     chosen = resolve_device(device)
     findings = ApproximationFindings(describe_environment(chosen))
@@ -95,17 +99,17 @@ def approximation(device: Device = "auto", out: Out = None, as_json: AsJson = Fa
 def _finish(
     findings: Findings, run: Callable[[Report], None], out: Path | None, *, as_json: bool
 ) -> None:
-    """Run with a progress bar, print, write; Ctrl-C ends it with what there is."""
+    """Run with a progress bar, then print and write the results, partial ones after Ctrl-C."""
     from saccade.bench.analysis.findings import write_findings
-    from saccade.bench.environment import hardware_slug, resolve_device
     from saccade.bench.output import check_folder
+    from saccade.environment import hardware_slug, resolve_device
 
     if out is not None:
         check_folder(out)
     try:
         _with_bar(run)
     except KeyboardInterrupt:
-        typer.echo("interrupted; this is as far as it got", err=True)
+        typer.echo("interrupted; the results are partial", err=True)
     if as_json:
         typer.echo(findings.to_json(), nl=False)
     else:
@@ -120,7 +124,7 @@ def _finish(
 
 
 def _with_bar(run: Callable[[Report], None]) -> None:
-    """Run while a bar on stderr moves; into a file or a pipe, a line for every step."""
+    """Run with a progress bar on stderr, or one line a step if stderr is no terminal."""
     from rich import progress
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""`saccade bench`: time, memory and error of attention, and of whole models."""
+"""`saccade bench`: time, memory and error of attentions and of whole models."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=Fa
 INTERRUPTED = 130
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads of torch.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Number of CPU threads for torch.")]
 Seconds = Annotated[
-    float | None, typer.Option(min=0, max=86400, help="About how long to time each row.")
+    float | None, typer.Option(min=0, max=86400, help="Approximate seconds to time each row.")
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for the result files.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -34,7 +34,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 
 @app.callback()
 def _bench() -> None:
-    """Measure attention and models beside their peers."""
+    """Benchmark attentions and models against other libraries."""
 
 
 @app.command()
@@ -43,36 +43,42 @@ def attention(
         str | None,
         typer.Option("--mechanisms", "-m", help="Names, or name/backend, separated by commas."),
     ] = None,
-    n: Annotated[str | None, typer.Option("--n", help="Numbers of tokens N, by commas.")] = None,
-    d: Annotated[str | None, typer.Option("--d", help="Head dims D, by commas.")] = None,
-    heads: Annotated[int | None, typer.Option(help="Heads H; 8 by default.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Batch size B; 1 by default.")] = None,
+    n: Annotated[
+        str | None, typer.Option("--n", help="Numbers of tokens N, separated by commas.")
+    ] = None,
+    d: Annotated[
+        str | None, typer.Option("--d", help="Head dimensions D, separated by commas.")
+    ] = None,
+    heads: Annotated[int | None, typer.Option(help="Number of heads H; default 8.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Batch size B; default 1.")] = None,
     tokens: Annotated[
-        int | None, typer.Option(help="B H N, the same for every N; in place of --batch.")
+        int | None,
+        typer.Option(help="Constant B * H * N for every N; replaces --batch."),
     ] = None,
     passes: Annotated[
         str | None, typer.Option(help="forward, training (forward and backward), or both.")
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="bfloat16 on a GPU and float32 on the CPU by default.")
+        str | None, typer.Option(help="Default: bfloat16 on a GPU, float32 on a CPU.")
     ] = None,
     memory: Annotated[bool, typer.Option(help="Measure peak memory.")] = True,
-    preset: Annotated[str | None, typer.Option(help="A grid with targets: cpu or h200.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Predefined grid with targets: cpu or h200.")
+    ] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help='Measure what algorithm="auto" goes by.')
+        bool, typer.Option("--calibrate", help='Measure the costs that algorithm="auto" uses.')
     ] = False,
-    show: Annotated[
-        bool, typer.Option("--list", help="List the mechanisms, and do nothing else.")
-    ] = False,
+    show: Annotated[bool, typer.Option("--list", help="List the mechanisms and exit.")] = False,
     device: Device = "auto",
     threads: Threads = None,
     seconds: Seconds = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time, memory and error of attention mechanisms on a grid of shapes."""
-    from saccade.bench.environment import resolve_device
+    """Measure time, memory and error of attention mechanisms on a grid of shapes."""
     from saccade.bench.plan import GridOptions, make_plan
+    from saccade.environment import resolve_device
+    from saccade.ops.taylor.costs import costs_path
 
     if show:
         _list_mechanisms()
@@ -95,6 +101,8 @@ def attention(
         threads=threads,
         memory=memory,
     )
+    if calibrate:
+        costs_path()  # refuses to measure what it could not file
     result = _run_attention(plan, preset, out)
     _show_attention(result, plan, as_json=as_json)
     if out is not None:
@@ -108,26 +116,32 @@ def attention(
 @app.command()
 def model(
     models: Annotated[
-        str, typer.Option("--model", help="Names of models, by commas.")
+        str, typer.Option("--model", help="Names of models, separated by commas.")
     ] = "vit_small_patch16_224",
     attentions: Annotated[
-        str, typer.Option("--attention", help="Names of attentions, by commas.")
+        str, typer.Option("--attention", help="Names of attentions, separated by commas.")
     ] = "softmax,taylorshift",
-    image_size: Annotated[str, typer.Option(help="Heights and widths, by commas.")] = "224",
+    image_size: Annotated[
+        str, typer.Option(help="Sides of square images in pixels, separated by commas.")
+    ] = "224",
     patch_size: Annotated[
-        str | None, typer.Option(help="Patch sizes, by commas; the model's own by default.")
+        str | None,
+        typer.Option(help="Patch sizes, separated by commas; default: the model's own."),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Images in a batch.")] = 8,
+    batch: Annotated[int, typer.Option(help="Batch size.")] = 8,
     passes: Annotated[
         str, typer.Option(help="forward, training (with an AdamW step), or both.")
     ] = "forward,training",
     compiled: Annotated[bool, typer.Option("--compile", help="Use torch.compile.")] = False,
     autocast: Annotated[
         bool | None,
-        typer.Option(help="Products in bfloat16; on a GPU by default."),
+        typer.Option(help="Autocast to bfloat16; default: only on a GPU."),
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="Cases with targets, instead of the above: vit-s-1024.")
+        str | None,
+        typer.Option(
+            help="Predefined cases with targets, which replace the options above: vit-s-1024."
+        ),
     ] = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -135,11 +149,11 @@ def model(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Images/s and memory of models with any attention, resolution and patch size."""
+    """Measure images/s and memory of models at any attention, image size and patch size."""
     import torch
 
-    from saccade.bench.environment import resolve_device
     from saccade.bench.model_plan import ModelPlan, make_cases, preset_plan
+    from saccade.environment import resolve_device
 
     chosen = resolve_device(device)
     if preset is not None:
@@ -166,10 +180,10 @@ def model(
 def _run_models(
     plan: ModelPlan, device: torch.device, seconds: float, out: Path | None
 ) -> ModelResult:
-    """Measure; Ctrl-C ends it with what there is."""
-    from saccade.bench.environment import describe_environment
+    """Measure all cases; Ctrl-C keeps the rows measured so far."""
     from saccade.bench.model import ModelResult, check_cases, run_models
     from saccade.bench.output import check_folder
+    from saccade.environment import describe_environment
 
     check_cases(plan.cases)
     if out is not None:
@@ -194,9 +208,9 @@ def _say_model(row: ModelRow, done: int, total: int) -> None:
 def _finish_models(
     result: ModelResult, plan: ModelPlan, device: torch.device, out: Path | None, *, as_json: bool
 ) -> None:
-    from saccade.bench.environment import hardware_slug
     from saccade.bench.model_plan import model_verdicts
     from saccade.bench.output import write_model
+    from saccade.environment import hardware_slug
 
     targets = model_verdicts(result, plan) if plan.targets else None
     if as_json:
@@ -220,14 +234,14 @@ def _list_mechanisms() -> None:
 
 
 def _run_attention(plan: Preset, preset: str | None, out: Path | None) -> AttentionResult:
-    """Measure; Ctrl-C ends it with what there is."""
+    """Measure all grids; Ctrl-C keeps the rows measured so far."""
     import torch
 
     from saccade.bench.attention import Runner
-    from saccade.bench.environment import describe_environment
     from saccade.bench.output import check_folder
     from saccade.bench.results import AttentionResult, Roof
     from saccade.bench.roof import measure_roof
+    from saccade.environment import describe_environment
 
     if plan.threads is not None:
         torch.set_num_threads(plan.threads)
@@ -284,9 +298,9 @@ def _shape(row: Row) -> str:
 def _write_attention(result: AttentionResult, plan: Preset, out: Path, theme: str) -> None:
     import torch
 
-    from saccade.bench.environment import hardware_slug
     from saccade.bench.output import write_attention
     from saccade.bench.targets import judge
+    from saccade.environment import hardware_slug
 
     hardware = hardware_slug(torch.device(plan.device))
     _say_written(write_attention(result, judge(result, plan.targets), out, hardware, theme))

@@ -1,16 +1,19 @@
-"""`saccade compare`: one recipe, several attentions, everything else the same."""
+"""`saccade compare`: train one recipe with several attentions and compare the results."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from saccade.cli.lists import words
+from saccade.cli.streams import say
 from saccade.cli.tables import print_table
 from saccade.errors import ConfigError, Preempted, TrainingError
+from saccade.io import read_json_object
 
 if TYPE_CHECKING:
     from saccade.study.comparison import Plan
@@ -22,43 +25,48 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def compare(
     recipe: Annotated[
         str | None,
-        typer.Argument(help="A recipe's name or a YAML file; --resume can do without."),
+        typer.Argument(
+            help="A recipe's name, a YAML file or a folder of images; optional with --resume."
+        ),
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="Changes, for all attentions alike."),
+        typer.Argument(
+            metavar="[SECTION.KEY=VALUE]...", help="Overrides that apply to all attentions."
+        ),
     ] = None,
     attention: Annotated[
-        str | None, typer.Option(help="Names with commas between; all nine if absent.")
+        str | None, typer.Option(help="Names, separated by commas; default: all.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="How many; 3 if absent.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds; default 3.")] = None,
     folds: Annotated[
         int | None,
-        typer.Option(help="Cross-validate in so many parts of the training set instead."),
+        typer.Option(help="Cross-validate the training set in this many folds instead."),
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(help="What the others are compared with; softmax, or the first."),
+        typer.Option(help="Attention to compare with; default: softmax, else the first name."),
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(
-            help="Runs at the same time here; if absent one a GPU, or up to four on a CPU."
-        ),
+        typer.Option(help="Runs at a time on this machine; default: one a GPU, up to 4 on a CPU."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The comparison's folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the comparison.")] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on with, or join, what is in --out; start it if new."),
+        typer.Option(
+            "--resume",
+            help="Resume the comparison in --out, join it from another machine, or start it.",
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Train several attentions alike and say which is better, and how sure that is.
+    """Train several attentions under the same settings and test their differences.
 
-    More machines: the same command with --resume and the same --out, on shared storage.
+    To use more machines, run the same command with --resume and the same --out on shared storage.
     """
     if out is None:
-        raise ConfigError("--out DIR is needed: the folder that the comparison goes to")
+        raise ConfigError("--out DIR is needed: the folder for the comparison")
     names = words("--attention", attention) or None
     asked = {"attentions": names, "seeds": seeds, "folds": folds, "baseline": baseline}
     given = {name: value for name, value in asked.items() if value is not None}
@@ -69,7 +77,7 @@ def compare(
         results = run(plan, out, jobs=jobs, resume=resume)
     except (Preempted, TrainingError):
         if (out / "results.json").exists():
-            so_far = json.loads((out / "results.json").read_text(encoding="utf-8"))
+            so_far = read_json_object(out / "results.json")
             if as_json or _has_runs(so_far):
                 _show(so_far, out, None, as_json=as_json)
         raise
@@ -81,22 +89,22 @@ def compare(
 
 
 def _has_runs(results: dict[str, Any]) -> bool:
-    """Whether there is anything to show."""
+    """True if at least one run has finished."""
     return any(row["runs"] for row in results["rows"])
 
 
 def _plan(
     recipe: str | None, overrides: list[str], given: dict[str, Any], resumed: Path | None
 ) -> Plan:
-    """The plan asked for; that of the folder itself where no recipe is named."""
+    """The plan of the command line, or the one saved in the folder if no recipe is given."""
     from saccade.study.comparison import ComparisonFolder, make_plan
 
     if recipe is not None and "=" not in recipe:
-        return make_plan(recipe, overrides, **given)
+        return make_plan(recipe, overrides, tell=partial(say, err=True), **given)
     if resumed is None:
         raise ConfigError("RECIPE is needed: see `saccade list recipes`")
     if recipe is not None or given:
-        raise ConfigError("--resume without RECIPE takes no changes: name the recipe too")
+        raise ConfigError("--resume without RECIPE takes no changes: give RECIPE too")
     return ComparisonFolder.open(resumed).plan
 
 
@@ -113,7 +121,7 @@ def _show(results: dict[str, Any], out: Path, page: Path | None, *, as_json: boo
 
 
 def _report(out: Path) -> Path | None:
-    """Write the page about the comparison; its path."""
+    """Write the report about the comparison and return the path of its page."""
     from saccade.report import write_report
 
     files = write_report(out).files
@@ -121,12 +129,12 @@ def _report(out: Path) -> Path | None:
 
 
 def _print(results: dict[str, Any]) -> None:
-    """Two tables, each as wide as a terminal: how good, and at what cost."""
+    """Print one table of accuracies and one of costs."""
     measured = "held-out" if results["measure"] == "fold_accuracy" else "test"
     interval = f"{results['confidence']:.0%} interval"
     print_table(
         f"{measured} accuracy, and its difference to {results['baseline']} in points",
-        ["attention", "accuracy", interval, "spread", "diff", "p (Holm)", "runs"],
+        ["attention", "accuracy", interval, "spread", "diff", "p (corrected)", "runs"],
         [_accuracy(row) for row in results["rows"]],
     )
     print_table(

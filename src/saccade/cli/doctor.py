@@ -1,4 +1,4 @@
-"""`saccade doctor`: what is here, for a bug report or before a long run."""
+"""`saccade doctor`: versions and hardware, for a bug report or before a long run."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 EXTRAS = {
     "triton": ("triton",),
     "tune": ("optuna",),
-    "export": ("onnx", "onnxscript", "onnxruntime"),
-    "serve": ("fastapi", "uvicorn", "python_multipart"),
     "timm": ("timm",),
     "track": ("tensorboard", "trackio"),
     "hub": ("datasets", "pyarrow"),
 }
-"""Extras and the modules each brings."""
+"""Optional extras and the modules that each installs."""
 
 
 @app.command()
@@ -78,14 +76,14 @@ def _extras() -> dict[str, Any]:
 
 
 def _data() -> dict[str, Any]:
+    from saccade.data.archives import exists_safely
     from saccade.data.cache import cache_dir
-    from saccade.data.members import says
 
     try:
         root = cache_dir()
     except DataError as error:
         return {"data cache": str(error)}
-    existing = next(folder for folder in [root, *root.parents] if says(folder.exists))
+    existing = next(folder for folder in [root, *root.parents] if exists_safely(folder.exists))
     return {
         "data cache": str(root),
         "cached": _cached(root),
@@ -94,7 +92,7 @@ def _data() -> dict[str, Any]:
 
 
 def _cached(root: Path) -> str:
-    """The data sets in the cache, or why it cannot be used."""
+    """The data sets in the cache, or why it cannot be read."""
     try:
         names = sorted(path.name for path in root.iterdir() if _is_set(path))
     except FileNotFoundError:

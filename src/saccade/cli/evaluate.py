@@ -1,61 +1,117 @@
-"""`saccade evaluate`: what a run's model gets right, and how sure it is of it."""
+"""`saccade evaluate`: accuracy, confusion and calibration of a run's model."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from saccade.cli.opened_run import open_run
+from saccade.cli.runs import open_run_or_model
+from saccade.cli.streams import escape, say
+from saccade.cli.tables import cells, fit, padded, terminal_width
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-WIDEST_CONFUSION = 20
+MAX_CONFUSION_CLASSES = 20
+MIN_LETTERS = 4
+"""If class names have less room than this, the confusion matrix shows class numbers only."""
 
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[Path, typer.Argument(help="A run folder, or a folder of save_pretrained.")],
     split: Annotated[str, typer.Option(help="train, val or test")] = "test",
     weights: Annotated[
-        str | None, typer.Option(help="best or last; the run's choice if absent")
+        str | None, typer.Option(help="best or last; default: as the run was configured")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 512,
+    batch_size: Annotated[int, typer.Option(min=1, help="Batch size.")] = 512,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Another data set with the same classes: a name, or `folder`."),
+    ] = None,
     data_root: Annotated[
-        Path | None, typer.Option(help="Where the run's data lies now, if elsewhere.")
+        Path | None, typer.Option(help="Folder of the data, if it has moved.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure a run's model: top-1 and top-5, per class, confusion, calibration, throughput."""
-    folder = open_run(run)
-    from saccade.train.inspection import evaluate_run
+    """Measure a trained model.
 
-    data = folder.config().data
+    Reports top-1 and top-5 accuracy, accuracy by class, confusion, calibration and throughput.
+    """
+    folder = open_run_or_model(run)
+    from saccade.train.inference import data_to_evaluate, evaluate_run
+
     result = evaluate_run(
         folder,
         split=split,
         weights=weights,
         device=device,
         batch_size=batch_size,
-        data=data.model_copy(update={"root": data_root}) if data_root else None,
+        data=data_to_evaluate(folder, name=data, root=data_root),
     )
-    typer.echo(json.dumps(result) if as_json else _table(result))
+    say(json.dumps(result) if as_json else _table(result))
 
 
 def _table(result: dict[str, Any]) -> str:
     scalars = {k: v for k, v in result.items() if not isinstance(v, list | dict)}
     lines = [f"{name.replace('_', ' '):<22}{_short(value)}" for name, value in scalars.items()]
-    lines += ["", "accuracy by class"]
-    lines += [f"  {name:<20}{_short(value)}" for name, value in result["class_accuracy"].items()]
-    if len(result["confusion"]) <= WIDEST_CONFUSION:
-        width = max(len(str(n)) for row in result["confusion"] for n in row) + 1
-        lines += ["", "confusion (a row for each true class)"]
-        lines += ["  " + "".join(f"{n:>{width}}" for n in row) for row in result["confusion"]]
+    lines += ["", "accuracy by class", *_class_lines(result)]
+    if len(result["confusion"]) <= MAX_CONFUSION_CLASSES:
+        lines += ["", "confusion (a row for each true class, a column for each predicted one)"]
+        lines += _confusion_lines(result)
     return "\n".join(lines)
 
 
+def _class_lines(result: dict[str, Any]) -> Iterator[str]:
+    """Yield number, name, accuracy and image count of each class; names are never shortened."""
+    names = _names(result)
+    shares = [_percent(share) for share in result["class_accuracy"].values()]
+    images = [sum(row) for row in result["confusion"]]
+    digits, wide, width = len(str(len(names) - 1)), max(map(cells, names)), terminal_width()
+    most = len(f"{max(images):,}")
+    for number, (name, share, count) in enumerate(zip(names, shares, images, strict=True)):
+        numbers = f"{share:>8} of {count:>{most},}"
+        line = f"  {number:>{digits}}  {padded(name, wide)}  "
+        if width is None or cells(line + numbers) <= width:
+            yield line + numbers
+        else:
+            yield f"  {number:>{digits}}  {name}"
+            yield f"{' ' * (digits + 4)}{numbers}"
+
+
+def _confusion_lines(result: dict[str, Any]) -> Iterator[str]:
+    """Yield the confusion matrix with class numbers, and class names if there is room."""
+    counts = result["confusion"]
+    digits = len(str(len(counts) - 1))
+    wide = max(digits, *(len(str(n)) for row in counts for n in row)) + 1
+    columns = "".join(f"{number:>{wide}}" for number in range(len(counts)))
+    names, width = _names(result), terminal_width()
+    needed = digits + 2 + len(columns)
+    if width is not None and needed > width:
+        yield f"  needs {needed} columns, this terminal has {width}; --json has the counts"
+        return
+    longest = max(map(cells, names))
+    room = longest if width is None else min(longest, width - 4 - digits - len(columns))
+    room = room if room >= MIN_LETTERS else 0
+    gap = room + 2 if room else 0
+    yield f"  {' ' * (digits + gap)}{columns}"
+    for number, (name, row) in enumerate(zip(names, counts, strict=True)):
+        shown = f"  {padded(fit(name, room), room)}" if room else ""
+        yield f"  {number:>{digits}}{shown}" + "".join(f"{n:>{wide}}" for n in row)
+
+
+def _names(result: dict[str, Any]) -> list[str]:
+    """Class names with control characters escaped."""
+    return [escape(name) for name in result["class_names"]]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f} %"
+
+
 def _short(value: Any) -> str:
-    return str(round(value, 4) if isinstance(value, float) else value)
+    return escape(str(round(value, 4) if isinstance(value, float) else value))

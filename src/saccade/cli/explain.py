@@ -1,4 +1,4 @@
-"""`saccade explain`: what a run's model looks at, and what its data looks like."""
+"""`saccade explain`: attention maps of a run's model, and pictures of its data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saccade.cli.images import exit_if_any, find_each
-from saccade.cli.opened_run import open_run
+from saccade.cli.runs import open_run
+from saccade.cli.streams import escape, say
 from saccade.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -33,43 +34,45 @@ def explain(
     images: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Files, folders, - for one image from stdin; test:17 or val:0-4 for images of "
-            "the run's own data."
+            help="Files, folders, - for one image from stdin, or images of the run's own data: "
+            "test:17, val:0-4."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the figures.")] = None,
     method: Annotated[
-        str, typer.Option(help="The summary map: attention, rollout or gradient.")
+        str, typer.Option(help="Method of the summary map: attention, rollout or gradient.")
     ] = "rollout",
     layers: Annotated[
         str | None,
-        typer.Option(help="Layers to show, as 0,2-4 or -1; up to four of them if absent."),
+        typer.Option(help="Layers to show, such as 0,2-4 or -1; default: up to four layers."),
     ] = None,
     heads: Annotated[
-        str | None, typer.Option(help="Heads to show, as 0,2-4; all of them if absent.")
+        str | None, typer.Option(help="Heads to show, such as 0,2-4; default: all.")
     ] = None,
     compare: Annotated[
-        Path | None, typer.Option(help="A second run, shown beside the first on each image.")
+        Path | None, typer.Option(help="A second run, drawn beside the first for each image.")
     ] = None,
     data: Annotated[
         bool,
-        typer.Option("--data", help="Draw training samples, confused pairs, confident mistakes."),
+        typer.Option("--data", help="Draw training samples, confused pairs, confident errors."),
     ] = False,
     foreground: Annotated[
         bool,
-        typer.Option("--foreground", help="On shapes: attention on the shape, before and after."),
+        typer.Option(
+            "--foreground",
+            help="For data set shapes: share of attention on the shape, untrained and trained.",
+        ),
     ] = False,
     weights: Annotated[
-        str | None, typer.Option(help="best or last; the run's choice if absent")
+        str | None, typer.Option(help="best or last; default: as the run was configured")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
-    """Show what a run's model looks at: one figure an image, as PNG and SVG.
+    """Draw attention maps of a run's model: one figure for each image, as PNG and SVG.
 
-    An image that is missing or cannot be read is named on stderr at the end, the others are drawn,
-    the exit code is 3.
-    Ctrl-C keeps the figures that are written.
+    Missing or unreadable images are reported on stderr after the others are drawn, and the exit
+    code is 3. Ctrl-C keeps the figures already written.
     """
     _check_task(images, out, compare, data=data, foreground=foreground)
     runs = [open_run(path) for path in (run, compare) if path is not None]
@@ -93,29 +96,31 @@ def _check_task(
     data: bool,
     foreground: bool,
 ) -> None:
-    """Refuse a command line that asks for nothing, or for figures without a place for them."""
+    """Raise `ConfigError` if there is nothing to do, or no folder for the figures."""
     if not (images or data or foreground):
         raise ConfigError(
             "nothing to explain: name an IMAGE (a file, test:0), --data, --foreground"
         )
     if out is None and (images or data):
-        raise ConfigError("--out DIR is needed: the figures go there")
+        raise ConfigError("--out DIR is needed: the folder for the figures")
     if compare is not None and not images:
-        raise ConfigError("--compare wants an IMAGE to show to both runs")
+        raise ConfigError("--compare needs an IMAGE to show to both runs")
 
 
 def _indices(option: str, text: str | None) -> list[int] | None:
-    """`0,2-4` or `-1` as numbers; None for nothing and `all`."""
+    """Parse `0,2-4` or `-1` into numbers; None if the option is absent or `all`."""
     if text is None or text == "all":
         return None
     found: list[int] = []
     for word in text.split(","):
         parts = re.fullmatch(r"(-?\d+)(?:-(\d+))?", word.strip())
         if parts is None:
-            raise ConfigError(f"{option} {text!r}: expected numbers such as 0,2-4 or -1, or all")
+            raise ConfigError(f"{option} must be numbers such as 0,2-4 or -1, or all, got {text!r}")
         first, last = int(parts[1]), int(parts[2] or parts[1])
         if last < first:
-            raise ConfigError(f"{option} {text!r}: {word.strip()!r} ends before it begins")
+            raise ConfigError(
+                f"{option} must be ascending ranges, got {word.strip()!r} in {text!r}"
+            )
         found += range(first, last + 1)
     return found
 
@@ -139,8 +144,8 @@ def _draw_images(
 ) -> None:
     from saccade.bench.output import check_folder
     from saccade.explain.figures import draw_explanations
-    from saccade.explain.inputs import check_same_images
-    from saccade.explain.look import save
+    from saccade.explain.images import check_same_images
+    from saccade.explain.sheet import save
 
     names, faults = find_each(explainers[0].album.find, words)
     if not names:
@@ -167,17 +172,17 @@ def _say_image(
         for explanation in found:
             typer.echo(json.dumps(explanation.as_json() | {"image": name, "figures": figures}))
         return
-    said = "   ".join(
-        "  ".join(f"{label} {p:.3f}" for label, p in explanation.classes[:3])
+    top = "   ".join(
+        "  ".join(f"{escape(label)} {p:.3f}" for label, p in explanation.classes[:3])
         for explanation in found
     )
-    typer.echo(f"{name}  {said}  {written[0]}")
+    say(f"{escape(name)}  {top}  {written[0]}")
 
 
 def _draw_data(run: RunFolder, out: Path, options: dict[str, Any], *, as_json: bool) -> None:
     from saccade.bench.output import check_folder
     from saccade.explain.data_pictures import data_pictures
-    from saccade.explain.look import save
+    from saccade.explain.sheet import save
 
     check_folder(out)
     for picture in _progress(data_pictures(run, **options), total=3):
@@ -186,7 +191,7 @@ def _draw_data(run: RunFolder, out: Path, options: dict[str, Any], *, as_json: b
             figures = [str(path) for path in written]
             typer.echo(json.dumps({"picture": picture.name, **picture.facts, "figures": figures}))
         else:
-            typer.echo(f"{picture.name}  {written[0]}")
+            say(f"{escape(picture.name)}  {written[0]}")
 
 
 def _show_foreground(run: RunFolder, options: dict[str, Any], *, as_json: bool) -> None:
@@ -209,7 +214,7 @@ def _percent(interval: dict[str, float]) -> str:
 
 
 def _stems(names: Sequence[str], out: Path) -> dict[str, str]:
-    """A file name in `out` for each image, none of them twice, nor that of an image itself."""
+    """A distinct file name in `out` for each image; no name of an input image is reused."""
     images = {Path(name).resolve() for name in names}
     taken = {path.stem for path in images if path.parent == out.resolve()}
     stems: dict[str, str] = {}
@@ -223,7 +228,7 @@ def _stems(names: Sequence[str], out: Path) -> dict[str, str]:
 
 
 def _progress(items: Iterable[Any], total: int | None = None) -> Iterator[Any]:
-    """The items, with a bar on stderr where that is a terminal."""
+    """Yield the items; show a progress bar if stderr is a terminal."""
     from rich import progress
     from rich.console import Console
 
@@ -235,7 +240,7 @@ def _progress(items: Iterable[Any], total: int | None = None) -> Iterator[Any]:
         progress.TimeRemainingColumn(),
         console=console,
         transient=True,
-        redirect_stdout=sys.stdout.isatty(),  # results in a file or pipe are not the bar's business
+        redirect_stdout=sys.stdout.isatty(),  # only a terminal mixes results with the bar
         disable=not console.is_terminal,
     ) as bar:
         yield from bar.track(items, total)

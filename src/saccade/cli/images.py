@@ -1,4 +1,4 @@
-"""Images that a user names: those that cannot be had are told at the end, and hold up no other."""
+"""Images named on the command line. Unreadable ones are reported after the others."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import typer
 
+from saccade.cli.streams import say
 from saccade.errors import DataError
 
 __all__ = ["exit_if_any", "find_each"]
@@ -14,7 +15,7 @@ __all__ = ["exit_if_any", "find_each"]
 def find_each(
     find: Callable[[list[str]], list[str]], words: Iterable[str]
 ) -> tuple[list[str], list[DataError]]:
-    """The names that the words stand for, and what is wrong with the words that stand for none."""
+    """The images that the words name, and one error for each word that names none."""
     names: list[str] = []
     faults: list[DataError] = []
     for word in words:
@@ -26,8 +27,8 @@ def find_each(
 
 
 def exit_if_any(faults: Sequence[DataError]) -> None:
-    """Say what was wrong, each once, and leave with the exit code for it; go on if nothing was."""
+    """Print each distinct error once and exit with code 3; return if there are no errors."""
     for line in dict.fromkeys(map(str, faults)):
-        typer.echo(f"saccade: {line}", err=True)
+        say(f"saccade: {line}", err=True)
     if faults:
         raise typer.Exit(DataError.exit_code)

@@ -1,15 +1,23 @@
-"""Ctrl-C and SIGTERM for every command: one line, and an exit code that a shell or Slurm can use.
+"""Signals that end a command with one line and an exit code that a shell or Slurm can use.
 
-A signal becomes a KeyboardInterrupt, which can get lost. Modules that are being loaded take it for
-something missing and go on without: it waits until they are, and a second Ctrl-C meanwhile is the
-system's, which ends the process. Python drops one that is raised inside a finaliser or the callback
-of a weak reference, of which matplotlib is full: it is raised again. Compiled code turns one into
-an error of its own, or into success: whatever a command ends with after a signal is the signal's
-doing.
+They are Ctrl-C, SIGTERM, SIGHUP and SIGUSR1. The handler raises KeyboardInterrupt in the main
+thread. That exception can get lost in three ways:
+
+- Modules that are being imported may catch it and treat a dependency as missing. The exception is
+  therefore delayed until the import ends. A second Ctrl-C in that time ends the process.
+- Python drops an exception raised in a finalizer or a weak-reference callback, which matplotlib
+  uses often. It is raised again.
+- Compiled code may turn it into another error or into success. Any such result after a signal
+  counts as the signal.
+
+Python runs signal handlers between two bytecode operations of the main thread, so none runs while
+an operation hangs. A second thread therefore reads the signal numbers from a pipe. It ends the
+process `PATIENCE_S` after a second Ctrl-C, or at a third.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -19,6 +27,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from saccade.errors import Preempted, SaccadeError
+from saccade.train.signals import handled
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
@@ -26,26 +35,27 @@ if TYPE_CHECKING:
 __all__ = ["Halted", "catch_interrupts", "halting"]
 
 AGAIN_S = 0.02
+PATIENCE_S = 10.0
 REMINDER = signal.SIGALRM
-"""Not the signal itself, so that one sent again is never taken for a second one of the user's."""
+"""Signal for the retry. It differs from the user's signals, so it never counts as a second one."""
 
 
 class Halted(SaccadeError):  # noqa: N818 - it names an event, not a fault
-    """A command that a signal ended, where the command itself did not see to it.
+    """A command was ended by a signal that it did not handle itself.
 
     Args:
         number: The signal.
-        resumable: Whether the command has a --resume to go on with.
+        resumable: True if the command has --resume.
     """
 
     def __init__(self, number: int = signal.SIGINT, *, resumable: bool = False) -> None:
         self.exit_code = 128 + number
-        if number != signal.SIGTERM:
+        if number == signal.SIGINT:
             super().__init__("interrupted")
-        elif not resumable:
-            super().__init__("stopped by SIGTERM")
-        else:
-            super().__init__("stopped by SIGTERM; go on with --resume")
+            return
+        message = f"stopped by {signal.Signals(number).name}"
+        super().__init__(f"{message}; go on with --resume" if resumable else message)
+        if resumable:
             self.exit_code = Preempted.exit_code
 
 
@@ -53,16 +63,16 @@ class Halted(SaccadeError):  # noqa: N818 - it names an event, not a fault
 def catch_interrupts(
     numbers: Sequence[signal.Signals], *, resumable: bool = False
 ) -> Iterator[None]:
-    """Have these signals end a block as `Halted`, in the main thread."""
+    """Raise `Halted` if one of these signals arrives during the block, in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     interrupts = _Interrupts()
-    before = {number: signal.signal(number, interrupts) for number in numbers}
+    before = {number: signal.signal(number, interrupts) for number in handled(numbers)}
     before[REMINDER] = signal.signal(REMINDER, interrupts.again)
     sys.unraisablehook = interrupts.raise_again
     try:
-        with interrupts.told(resumable=resumable):
+        with interrupts.as_halted(resumable=resumable), _listening():
             yield
     finally:
         sys.unraisablehook = interrupts.report_dropped
@@ -73,15 +83,51 @@ def catch_interrupts(
 
 @contextmanager
 def halting(*, resumable: bool) -> Iterator[None]:
-    """Turn KeyboardInterrupt into `Halted` before typer sees it, which would end without a word."""
+    """Turn KeyboardInterrupt into `Halted`. Typer would exit on it without a message."""
     try:
         yield
     except KeyboardInterrupt as end:
         raise Halted(*end.args, resumable=resumable) from None
 
 
+@contextmanager
+def _listening() -> Iterator[None]:
+    """End the process if a second Ctrl-C has no effect, or at a third."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    is_over = threading.Event()
+
+    def listen() -> None:
+        count = 0
+        while number := os.read(read_end, 1)[0]:
+            count += number == signal.SIGINT
+            if count == 2:
+                timer = threading.Timer(PATIENCE_S, end)
+                timer.daemon = True
+                timer.start()
+            elif count > 2:
+                end()
+
+    def end() -> None:
+        if not is_over.is_set():
+            os._exit(128 + signal.SIGINT)
+
+    before = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    thread = threading.Thread(target=listen, name="signals", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        signal.set_wakeup_fd(before)
+        os.write(write_end, b"\0")  # a close is no end of file: forked processes have it open too
+        thread.join()
+        os.close(write_end)
+        os.close(read_end)
+
+
 class _Interrupts:
-    """A handler of signals that raises KeyboardInterrupt and remembers which one it was."""
+    """A signal handler that stores the signal and raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.signal = 0
@@ -97,7 +143,7 @@ class _Interrupts:
         self._remind()
 
     def again(self, number: int, frame: FrameType | None) -> None:
-        """Give a signal that had to wait to whoever handles it by now."""
+        """Send a delayed signal to its present handler, or delay it again during an import."""
         if _is_importing(frame):
             self._remind()
             return
@@ -106,7 +152,7 @@ class _Interrupts:
         signal.raise_signal(self.signal)
 
     def raise_again(self, dropped: UnraisableHookArgs) -> None:
-        """Take what Python could not raise, and send an interrupt once more."""
+        """Send the signal again if Python dropped its KeyboardInterrupt; report other errors."""
         if self.signal and issubclass(dropped.exc_type, KeyboardInterrupt):
             self._remind()
         else:
@@ -120,24 +166,24 @@ class _Interrupts:
         self._reminder.start()
 
     def forget(self) -> None:
-        """Have no earlier reminder come: after the end nobody waits for it."""
+        """Cancel a pending retry."""
         if self._reminder is not None:
             self._reminder.cancel()
             self._reminder.join()
 
     @contextmanager
-    def told(self, *, resumable: bool) -> Iterator[None]:
-        """Take success, and any error but our own, for an interrupt if there was one.
+    def as_halted(self, *, resumable: bool) -> Iterator[None]:
+        """After a signal, raise `Halted` in place of success and of errors from other libraries.
 
-        A command that saw to its end exits with the code of Ctrl-C: that of SIGTERM is another.
+        A command that handled Ctrl-C itself keeps its own non-zero exit code.
         """
         try:
             yield
         except SaccadeError:
             raise
         except (Exception, SystemExit) as end:
-            seen_to = getattr(end, "code", 0) and self.signal == signal.SIGINT
-            if self.signal and not seen_to:
+            is_handled = getattr(end, "code", 0) and self.signal == signal.SIGINT
+            if self.signal and not is_handled:
                 raise Halted(self.signal, resumable=resumable) from None
             raise
 

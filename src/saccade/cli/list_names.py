@@ -1,4 +1,4 @@
-"""`saccade list`: the names that other commands and recipes take."""
+"""`saccade list`: names that other commands and recipes accept."""
 
 from __future__ import annotations
 

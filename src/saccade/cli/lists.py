@@ -1,4 +1,4 @@
-"""Options that hold several values with commas between."""
+"""Options with several comma-separated values."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ __all__ = ["numbers", "words"]
 
 
 def words(option: str, text: str | None) -> list[str]:
-    """The words of a list, none where the option is absent; a list that is empty is refused."""
+    """Split a comma-separated option; an absent option gives no words, an empty one an error."""
     if text is None:
         return []
     found = [word.strip() for word in text.split(",") if word.strip()]
     if not found:
-        raise ConfigError(f"{option} {text!r} names nothing: expected values with commas between")
+        raise ConfigError(f"{option} must be values separated by commas, got {text!r}")
     return found
 
 
 def numbers(option: str, text: str | None) -> list[int]:
-    """The integers of a list, by the same rules."""
+    """Split a comma-separated option into integers, as `words` does."""
     try:
         return [int(word) for word in words(option, text)]
     except ConfigError:
         raise
     except ValueError:
-        raise ConfigError(f"{option} {text!r}: expected integers with commas between") from None
+        raise ConfigError(f"{option} must be integers separated by commas, got {text!r}") from None

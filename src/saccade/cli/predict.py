@@ -1,4 +1,4 @@
-"""`saccade predict`: classes of images, from files, folders or stdin."""
+"""`saccade predict`: classify images from files, folders or stdin."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from saccade.cli.images import exit_if_any, find_each
-from saccade.cli.opened_run import open_run
+from saccade.cli.runs import open_run_or_model
+from saccade.cli.streams import escape, say
 from saccade.errors import DataError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -17,26 +18,25 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def predict(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[Path, typer.Argument(help="A run folder, or a folder of save_pretrained.")],
     images: Annotated[
         list[str], typer.Argument(help="Files, folders, or - for one image from stdin.")
     ],
-    top: Annotated[int, typer.Option(min=1, help="Classes to show for each image.")] = 3,
+    top: Annotated[int, typer.Option(min=1, help="Number of classes to show for each image.")] = 3,
     weights: Annotated[
-        str | None, typer.Option(help="best or last; the run's choice if absent")
+        str | None, typer.Option(help="best or last; default: as the run was configured")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
-    """Classify images with a run's model. URLs are refused: nothing is fetched.
+    """Classify images with a trained model. URLs are refused.
 
-    An image that is missing or cannot be read is named on stderr at the end, the others are
-    classified, the exit code is 3.
+    Missing or unreadable images are reported on stderr after the others are classified, and the
+    exit code is 3.
     """
-    folder = open_run(run)
-    from saccade.data.images import printable
-    from saccade.train.inspection import Predictor
-    from saccade.train.pictures import find_pictures, open_picture
+    folder = open_run_or_model(run)
+    from saccade.train.image_inputs import find_pictures, open_picture
+    from saccade.train.inference import Predictor
 
     names, faults = find_each(find_pictures, images)
     if not names:
@@ -53,7 +53,6 @@ def predict(
             classes = [{"class": label, "probability": p} for label, p in ranked]
             typer.echo(json.dumps({"image": name, "classes": classes}))
         else:
-            typer.echo(
-                f"{printable(name)}  " + "  ".join(f"{label} {p:.3f}" for label, p in ranked)
-            )
+            line = "  ".join(f"{escape(label)} {p:.3f}" for label, p in ranked)
+            say(f"{escape(name)}  {line}")
     exit_if_any(faults)

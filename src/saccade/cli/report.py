@@ -1,4 +1,4 @@
-"""`saccade report`: what a folder of runs shows, as a page to read and files to use."""
+"""`saccade report`: write a page, tables and figures about a folder of runs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ def report(
         Path,
         typer.Argument(metavar="DIR", help="A comparison, a study, a run, or a folder of runs."),
     ],
-    out: Annotated[Path | None, typer.Option(help="Where to write; DIR/report if absent.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the report; default: DIR/report.")
+    ] = None,
     formats: Annotated[
-        str, typer.Option("--format", help="Which to write, with commas between.")
+        str, typer.Option("--format", help="Formats to write, separated by commas.")
     ] = "html,md,csv,latex",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write a report about finished runs: tables with intervals, figures, what can be claimed."""
+    """Write a report about finished runs: tables with intervals, figures and conclusions."""
     from saccade.report import write_report
 
     chosen = [name.strip() for name in formats.split(",") if name.strip()]
@@ -35,11 +37,14 @@ def report(
         first = done.left_out[0]
         more = f" (and {len(done.left_out) - 1} more)" if len(done.left_out) > 1 else ""
         typer.echo(f"saccade: left out {first.what}: {first.reason}{more}", err=True)
+    if done.unchecked:
+        warning = f"{done.unchecked} of the runs have no manifest: their files cannot be checked"
+        typer.echo(f"saccade: {warning}", err=True)
     typer.echo(json.dumps(_as_json(done)) if as_json else f"{done.headline}\n{_page(done)}")
 
 
 def _page(done: Report) -> Path:
-    """The file to open first."""
+    """The main file of the report: report.html if there is one, else another page or table."""
     pages = [file for file in done.files if file.suffix in {".html", ".md", ".tex", ".csv"}]
     return next((file for file in pages if file.name == "report.html"), pages[0])
 
@@ -48,6 +53,8 @@ def _as_json(done: Report) -> dict[str, Any]:
     return {
         "headline": done.headline,
         "datasets": done.findings.datasets,
+        "images": done.findings.images,
+        "images_skipped": done.findings.skipped,
         "out": str(done.out),
         "page": str(_page(done)),
         "files": [str(file) for file in done.files],

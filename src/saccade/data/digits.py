@@ -1,4 +1,4 @@
-"""scikit-learn's 1797 real handwritten digits, 8 x 8: the set that needs no download."""
+"""scikit-learn's 1797 handwritten digits, 8 x 8, which need no download."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["load_digits"]
 
 
 def load_digits() -> Arrays:
-    """The digits with a fixed stratified test set; the levels 0..16 are spread over 0..255."""
+    """Load the digits with a fixed stratified test set; levels 0..16 are scaled to 0..255."""
     from sklearn.datasets import load_digits as load
 
     pixels, targets = load(return_X_y=True)

@@ -1,7 +1,7 @@
-"""Download a file so that an interrupted download goes on where it stopped.
+"""Download a file, with interrupted downloads resumed.
 
-The content grows in `NAME.part`; a second try asks the server for the rest (HTTP `Range`) and
-starts over where the server does not know how. The file gets its name once its checksum is right.
+Bytes are appended to `NAME.part`. The next attempt requests the rest (HTTP `Range`), or starts over
+if the server does not support ranges. The file is renamed to `NAME` once its checksum matches.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from saccade.errors import DataError, writing_error
+from saccade.io import open_regular, sync
 
 __all__ = ["Progress", "download"]
 
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes there are so far, and in all where the server says so."""
+"""Called with the number of bytes so far, and the total or None if the server does not send it."""
 
 _CHUNK = 1 << 18
 _TIMEOUT_S = 30
 
 
 def download(url: str, path: Path, md5: str, progress: Progress = lambda done, total: None) -> None:
-    """Bring `url` to `path`, or do nothing where it is there already.
+    """Download `url` to `path` unless `path` already has the checksum `md5`.
 
     Raises:
-        FullDiskError: The disk is full. Nothing is left of the file.
-        DataError: The server cannot be reached or refuses, the file cannot be written, or the
-            content is not what it should be. What came so far is kept for the next try, except
-            when it is complete and wrong.
+        FullDiskError: The disk is full. The partial file is deleted.
+        DataError: The server cannot be reached or returns an error, the file cannot be written, or
+            the checksum does not match. A partial file is kept for the next attempt, unless it
+            could not be written or its checksum does not match.
     """
     if path.exists() and _md5(path) == md5:
         return
@@ -48,8 +49,11 @@ def download(url: str, path: Path, md5: str, progress: Progress = lambda done, t
         raise DataError(f"{url}: {reason or type(error).__name__}") from None
     if (got := _md5(part)) != md5:
         part.unlink()
-        raise DataError(f"{url}: the file has md5 {got}, wants {md5}")
-    part.replace(path)
+        raise DataError(f"{url}: checksum mismatch: expected md5 {md5}, got {got}")
+    with _on_disk(part):
+        sync(part)
+        part.replace(path)
+        sync(path.parent)
 
 
 def _transfer(url: str, part: Path, progress: Progress) -> None:
@@ -59,7 +63,7 @@ def _transfer(url: str, part: Path, progress: Progress) -> None:
     try:
         response = urlopen(request, timeout=_TIMEOUT_S)
     except HTTPError as error:
-        if error.code == 416:  # nothing after what we have: the checksum decides
+        if error.code == 416:  # no bytes are left; the caller compares the checksum
             return
         raise
     with response:
@@ -81,7 +85,7 @@ def _transfer(url: str, part: Path, progress: Progress) -> None:
 
 
 def _write_all(file: io.FileIO, chunk: bytes) -> None:
-    """A nearly full disk takes a part and says how much; asked again, it says why."""
+    """Write all bytes; a full disk accepts only some of them and raises at the next write."""
     rest = memoryview(chunk)
     while rest:
         rest = rest[file.write(rest) :]
@@ -89,7 +93,7 @@ def _write_all(file: io.FileIO, chunk: bytes) -> None:
 
 @contextmanager
 def _on_disk(part: Path) -> Iterator[None]:
-    """Tell a full or read-only disk from a broken network, and free what was taken of it."""
+    """Raise disk errors as such, not as network errors, and delete the partial file."""
     try:
         yield
     except OSError as error:
@@ -104,5 +108,5 @@ def _starts_at(headers: http.client.HTTPMessage, position: int) -> bool:
 
 
 def _md5(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

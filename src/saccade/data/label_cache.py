@@ -1,4 +1,4 @@
-"""The labels of a revision of a hub set, kept so that only its first use has to fetch them."""
+"""A cache for the labels of hub sets, which fetches those of a pinned revision only once."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from saccade.data.cache import cache_dir, write_atomically
+from saccade.io import locked, open_regular
 
-__all__ = ["kept_labels"]
+__all__ = ["cached_labels"]
 
 _PINNED = re.compile(r"hf://.*@[0-9a-f]{40}/")
 
 
-def kept_labels(names: Sequence[str], read: Callable[[], Tensor]) -> Tensor:
-    """Labels from the user's cache, else by reading them; other processes wait meanwhile.
+def cached_labels(names: Sequence[str], read: Callable[[], Tensor]) -> Tensor:
+    """Return labels from the user's cache, or read and cache them.
+
+    Other processes wait while the labels are read.
 
     Args:
-        names: What they are the labels of. Only those of a revision of the hub, which cannot
-            change, are kept.
-        read: Fetches them.
+        names: Files and columns of the labels. Labels are cached only if all files belong to a
+            revision of the hub, which cannot change.
+        read: Fetches the labels.
     """
-    from filelock import FileLock
-
     if not all(_PINNED.match(name) for name in names):
         return read()
     digest = hashlib.sha256("\n".join(names).encode()).hexdigest()
     path = cache_dir() / "labels" / f"{digest}.safetensors"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):
+        with locked(path.with_suffix(".lock"), lambda: None):
             labels = _stored(path)
             if labels is None:
                 labels = read()
@@ -46,6 +47,7 @@ def kept_labels(names: Sequence[str], read: Callable[[], Tensor]) -> Tensor:
 
 def _stored(path: Path) -> Tensor | None:
     try:
-        return load(path.read_bytes())["labels"]
+        with open_regular(path) as file:
+            return load(file.read())["labels"]
     except (OSError, SafetensorError, KeyError):
         return None

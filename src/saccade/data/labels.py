@@ -1,4 +1,4 @@
-"""Labels as files hold them."""
+"""Check and convert labels that were read from files."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _LARGEST = 2**31
 
 
 def label_tensor(name: str, values: object) -> Tensor:
-    """Labels as int64 (N,).
+    """Convert labels to int64 (N,).
 
     Args:
-        name: Of the file, for messages.
-        values: What it holds.
+        name: Name of the file, for error messages.
+        values: The labels in the file.
 
     Raises:
-        DataError: This is not a list of whole numbers.
+        DataError: The labels are not a list of integers.
     """
     if isinstance(values, np.ndarray):
         values = values.tolist()
     if not isinstance(values, list) or not all(map(_is_label, values)):
-        raise DataError(f"{name}: wants a list of whole numbers as labels")
+        raise DataError(f"{name}: labels must be a list of whole numbers")
     return torch.tensor(values, dtype=torch.int64)
 
 

@@ -1,15 +1,16 @@
-"""Splits to batches on the device, the same for every number of ranks and after every resume.
+"""Make batches of a split on the device, independent of the number of ranks and of resumes.
 
-The order of an epoch is a function of (seed, epoch). Step t takes the next `batch_size *
-world_size` positions of that order and cuts them into one consecutive piece a rank. In the last
-step of an epoch every rank gets equally many; those past the end repeat the beginning and are not
-`valid`. Of a streamed split every rank has a stretch of its own instead (`windows`).
+The order of an epoch is a function of (seed, epoch). Each step takes the next `batch_size *
+world_size` positions of that order and gives each rank a consecutive piece. In the last step of an
+epoch every rank gets the same number of images. Entries past the end of the epoch repeat its
+beginning and are not `valid`. In a streamed split every rank has its own part of the order instead
+(`windows`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,10 +19,10 @@ from torch import Tensor
 from saccade.config import AugmentConfig
 from saccade.data.decoding import Request, decode_batches
 from saccade.data.mixing import mix, mix_targets
+from saccade.data.prefetch import EpochPlan, fetch_spans, plan_epoch, share
 from saccade.data.randomness import Purpose, make_key, permutation
 from saccade.data.splits import Box, DatasetInfo, Split
 from saccade.data.transform import Draws, Transform, resized_boxes
-from saccade.data.windows import Course, fetch_spans, plan_course, share
 from saccade.errors import ConfigError
 
 __all__ = ["Batch", "Loader", "make_loader"]
@@ -31,14 +32,14 @@ _GROUP_BYTES = 64 << 20
 
 @dataclass
 class Batch:
-    """One step's worth of images on the device.
+    """The images of one step on the device.
 
     Attributes:
-        images: float32 (B, C, H, W), normalised.
-        targets: int64 (B,), or float32 (B, K) where images are mixed.
+        images: float32 (B, C, H, W), normalized.
+        targets: int64 (B,), or float32 (B, K) if images are mixed.
         index: int64 (B,), positions in the split.
-        valid: bool (B,), False for an entry that only fills up the batch; metrics ignore it.
-        count: Images of the step without such entries, in the mean over the ranks.
+        valid: bool (B,), False for padding entries, which metrics ignore.
+        count: Number of images of the step without padding, as the mean over the ranks.
     """
 
     images: Tensor
@@ -50,7 +51,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Step:
-    """Positions `start` to `start + size` of the epoch's order, of which the first are valid."""
+    """Positions `start` to `start + size` of the epoch's order; the first `num_valid` are valid."""
 
     start: int
     size: int
@@ -59,10 +60,11 @@ class Step:
 
 
 class Loader:
-    """Batches of one split; made by `make_loader`, which explains the arguments.
+    """Batches of one split; see `make_loader` for the arguments.
 
     Attributes:
-        group_bytes: Batches of up to so many bytes are made in one pass; no batch depends on it.
+        group_bytes: Maximum size of the batches that are made in one pass. It does not change the
+            batches.
     """
 
     def __init__(
@@ -94,7 +96,9 @@ class Loader:
         self._compiled = compiled and self._images is not None and not resized
         if self._compiled:
             self._draw = torch.compile(self._transform.draw)
-            exact = "emulate_precision_casts"  # a product is rounded before something is added
+            exact = (
+                "emulate_precision_casts"  # rounds products before additions, as eager mode does
+            )
             self._make = torch.compile(self._transformed, options={exact: True})
         self._bad: dict[int, str] = {}  # unreadable images, over all epochs
         self.group_bytes = _GROUP_BYTES if device.type == "cuda" else 0
@@ -103,22 +107,33 @@ class Loader:
         together = self.batch_size * self.world_size
         return len(self.split) // together if self.drop_last else -(-len(self.split) // together)
 
+    @property
+    def num_images(self) -> int:
+        """Number of images in an epoch, over all ranks."""
+        full = len(self) * self.batch_size * self.world_size
+        return min(full, len(self.split))
+
+    @property
+    def bad_images(self) -> Mapping[int, str]:
+        """Error messages of the unreadable images found so far, by position."""
+        return self._bad
+
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, from `start_batch` on.
+        """Yield the batches of an epoch, from `start_batch` on.
 
         Raises:
-            DataError: An image cannot be read and may not be passed over; it is named.
+            DataError: An image cannot be read and may not be skipped. The message names it.
         """
         key = make_key(self.seed, epoch, Purpose.AUGMENT)
         steps = [self._step(number) for number in range(start_batch, len(self))]
         spans = [range(step.start, step.start + step.size + self._mixes) for step in steps]
-        course = self._course(epoch)
-        order = self._order(epoch) if course is None else course.order
+        plan = self._epoch_plan(epoch)
+        order = self._order(epoch) if plan is None else plan.order
         pieces = [order[span.start : span.stop] for span in spans]
         if self._images is not None:
             yield from self._resident_batches(key, steps, pieces, self._images)
             return
-        requests = self._requests(key, course, spans, pieces)
+        requests = self._requests(key, plan, spans, pieces)
         reads = decode_batches(self.split, requests, self.workers, self.device, self._bad)
         for step, index, read in zip(steps, pieces, reads, strict=True):
             index = index.to(self.device, non_blocking=True)
@@ -132,14 +147,14 @@ class Loader:
     def _resident_batches(
         self, key: int, steps: list[Step], pieces: list[Tensor], stored: Tensor
     ) -> Iterator[Batch]:
-        """Make several batches in one pass, since on a GPU a pass costs its many small launches."""
-        key_there = torch.full((), key, dtype=torch.int64, device=self.device)
+        """Make several batches in one pass, to save kernel launches on a GPU."""
+        device_key = torch.full((), key, dtype=torch.int64, device=self.device)
         bytes_a_batch = 4 * self.batch_size * math.prod(stored.shape[1:])
         together = max(1, self.group_bytes // max(1, bytes_a_batch))
         for first in range(0, len(steps), together):
             group = slice(first, first + together)
             index = torch.cat(pieces[group])
-            images, targets = self._group(key_there, index, stored)
+            images, targets = self._group(device_key, index, stored)
             offset = 0
             for step, piece in zip(steps[group], pieces[group], strict=True):
                 part = slice(offset, offset + step.size)
@@ -148,10 +163,11 @@ class Loader:
                 offset += len(piece)
 
     def _group(self, key: Tensor, index: Tensor, stored: Tensor) -> tuple[Tensor, Tensor]:
-        """Images and targets of several batches.
+        """Return the images and targets of several batches.
 
-        Compiled, draws are a pass of their own, or every pixel would draw its image's again; and
-        nothing is compiled anew for another epoch's key or a last group that is smaller.
+        Random numbers are drawn in a separate compiled pass; fused, they would be computed again
+        for every pixel. The key is a tensor and sizes are dynamic, so that a new epoch or a smaller
+        last group does not compile again.
         """
         labels = self._labels[index]
         if not self._compiled:
@@ -162,15 +178,15 @@ class Loader:
         torch._dynamo.maybe_mark_dynamic(draws.values, 1)
         return self._make(draws, stored, index, labels)
 
-    def _course(self, epoch: int) -> Course | None:
-        """What this rank reads of a streamed split; None for every other split."""
+    def _epoch_plan(self, epoch: int) -> EpochPlan | None:
+        """Return what this rank reads of a streamed split; None for other splits."""
         if self._stream is None or not len(self.split):
             return None
         key = make_key(self.seed, epoch, Purpose.ORDER) if self.shuffle else None
-        return plan_course(self._stream, key, self.rank, self.world_size)
+        return plan_epoch(self._stream, key, self.rank, self.world_size)
 
     def _order(self, epoch: int) -> Tensor:
-        """The epoch's order, for all ranks, continued as far past its end as the last step is."""
+        """Return the epoch's order for all ranks, repeated past its end to fill the last step."""
         size = len(self.split)
         device = self.device if self._images is not None else torch.device("cpu")
         if not size:
@@ -187,7 +203,7 @@ class Loader:
         count = min(together, len(self.split) - first)
         size = -(-count // self.world_size)
         start, stop = first + self.rank * size, len(self.split)
-        if self._stream is not None:  # the order is this rank's own
+        if self._stream is not None:  # every rank has its own order
             start, stop = number * self.batch_size, len(share(stop, self.rank, self.world_size))
         return Step(start, size, max(0, min(size, stop - start)), count / self.world_size)
 
@@ -195,13 +211,13 @@ class Loader:
         return torch.arange(step.size, device=self.device) < step.num_valid
 
     def _requests(
-        self, key: int, course: Course | None, spans: list[range], pieces: list[Tensor]
+        self, key: int, plan: EpochPlan | None, spans: list[range], pieces: list[Tensor]
     ) -> Iterator[Request]:
-        """What the workers have to read, each image already cropped where crops are resized."""
-        if self._stream is None or course is None:
+        """Yield the requests to the workers, which apply resized crops while decoding."""
+        if self._stream is None or plan is None:
             yield from (Request(index.tolist(), self._boxes(key, index)) for index in pieces)
             return
-        for index, contents in zip(pieces, fetch_spans(self._stream, course, spans), strict=True):
+        for index, contents in zip(pieces, fetch_spans(self._stream, plan, spans), strict=True):
             yield Request(index.tolist(), self._boxes(key, index), contents)
 
     def _boxes(self, key: int, index: Tensor) -> list[Box] | None:
@@ -214,10 +230,10 @@ class Loader:
     def _transformed(
         self, draws: Draws, stored: Tensor, rows: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Transform `stored[rows]` by their draws and mix each with the next.
+        """Transform `stored[rows]` by their draws and mix each image with the next one.
 
-        Where images are mixed the last one is only a partner, and so is the last one of every
-        piece where several were put together: its mixture means nothing and is cut off.
+        With mixing, the last image of each piece is only the partner of the one before. If pieces
+        are concatenated, the mixture of such an image is meaningless and the caller drops it.
         """
         cropped = self._images is None
         images = self._transform(stored, rows, draws, cropped=cropped)
@@ -245,31 +261,31 @@ def make_loader(
     """Make the loader of one split.
 
     Args:
-        split: Its images go to the device as uint8, once, where they are in memory.
-        info: Of the data set.
-        batch_size: Images a rank gets in a step.
-        augment: What to do to training images; None only normalises.
-        seed: Of the order and of the augmentation.
-        device: Where the batches are made.
-        shuffle: Whether every epoch has its own order.
-        drop_last: Whether to leave out a last step that is not full.
-        rank: Which of the pieces of a step this loader gets.
-        world_size: How many pieces there are.
-        workers: Processes that read images which are not in memory.
-        compiled: Whether torch.compile makes the batches: the same ones, in a few passes over
-            memory. Images that are not in memory and resized crops are left as they are.
+        split: The split. Images in memory are copied to the device once, as uint8.
+        info: Facts about the data set.
+        batch_size: Images per rank and step.
+        augment: Augmentation of the images; None only normalizes.
+        seed: Seed of the order and of the augmentation.
+        device: Device of the batches.
+        shuffle: Shuffle the images anew in every epoch.
+        drop_last: Drop the last step of an epoch if it is not full.
+        rank: Index of this process.
+        world_size: Number of processes.
+        workers: Number of processes that read images which are not in memory.
+        compiled: Make batches with torch.compile. The batches are the same, with fewer passes over
+            memory. It has no effect on images that are not in memory and on resized crops.
 
     Raises:
         ConfigError: A value does not fit the others, or the split.
     """
     if batch_size < 1:
-        raise ConfigError(f"batch_size={batch_size}: wants at least 1")
+        raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
     if not 0 <= rank < world_size:
-        raise ConfigError(f"rank={rank}: wants 0 <= rank < world_size={world_size}")
+        raise ConfigError(f"rank must be in [0, world_size={world_size}), got {rank}")
     if drop_last and len(split) < batch_size * world_size:
         raise ConfigError(
-            f"batch_size={batch_size} on {world_size} rank(s) is more than the split's "
-            f"{len(split)} images: no step would be full"
+            f"batch_size must be at most {len(split) // world_size} with drop_last=True, for "
+            f"{len(split)} images on {world_size} rank(s), got {batch_size}"
         )
     return Loader(
         split,

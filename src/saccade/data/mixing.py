@@ -1,8 +1,7 @@
-"""mixup (arXiv:1710.09412) and cutmix (arXiv:1905.04899), each image mixed on its own terms.
+"""mixup (arXiv:1710.09412) and cutmix (arXiv:1905.04899) with separate weights for each image.
 
-An image's partner is the next one in the epoch's order, which is as random as the order, and comes
-with its own augmentation. So a mixture is a function of (seed, epoch, index) like everything else,
-and a batch of B images needs B + 1.
+An image is mixed with the next image of the epoch's order, which has its own augmentation. So a
+mixture does not depend on the batch, and a batch of B mixed images is made from B + 1 images.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ def mix(images: Tensor, draws: Draws, config: AugmentConfig) -> tuple[Tensor, Te
 
     Args:
         images: float (B + 1, C, H, W), in the epoch's order.
-        draws: Of these B + 1 images.
-        config: At least one of `mixup` and `cutmix` is above 0.
+        draws: Random numbers of these B + 1 images.
+        config: The augmentation; at least one of `mixup` and `cutmix` must be above 0.
 
     Returns:
-        The B mixtures and the weight (B,) that each image keeps in its own.
+        The B mixtures, and the weight (B,) of each image in its own mixture.
     """
     height, width = images.shape[-2:]
     share, box = _cut_boxes(draws, config, height, width)
@@ -45,14 +44,14 @@ def mix(images: Tensor, draws: Draws, config: AugmentConfig) -> tuple[Tensor, Te
 
 
 def mix_targets(labels: Tensor, weight: Tensor, num_classes: int) -> Tensor:
-    """Soft targets (B, K) from the B + 1 labels and the B weights."""
+    """Return soft targets (B, K) from the B + 1 labels and the B weights."""
     classes = torch.arange(num_classes, device=labels.device)
     one_hot = (labels[:, None] == classes).float()
     return one_hot[:-1] * weight[:, None] + one_hot[1:] * (1 - weight)[:, None]
 
 
 def _takes_cutmix(draws: Draws, config: AugmentConfig) -> Tensor:
-    """Which images take cutmix; where both are on, each image tosses a coin."""
+    """Return the mask of images with cutmix, half of the images on average if both are on."""
     share = 0.5 if config.mixup and config.cutmix else float(config.cutmix > 0)
     return draws[Stream.MIX_KIND][:-1] < share
 
@@ -60,16 +59,17 @@ def _takes_cutmix(draws: Draws, config: AugmentConfig) -> Tensor:
 def _cut_boxes(
     draws: Draws, config: AugmentConfig, height: int, width: int
 ) -> tuple[Tensor, Tensor]:
-    """Share of pixels kept, exactly, and the boxes (B, 1, H, W) that the partner fills.
+    """Return the exact share of pixels kept, and masks (B, 1, H, W) of the partner's pixels.
 
-    Roots and quotients are float64's, rounded: compiled, float32's own may differ in the last bit.
+    Roots and quotients are computed in float64 and rounded to float32. Compiled float32 ones can
+    differ in the last bit.
     """
     side = (1 - _beta(config.cutmix, draws[Stream.MIX_WEIGHT][:-1])).double().sqrt().float()
     spans, area = [], torch.ones_like(side)
     for length, stream in ((height, Stream.MIX_Y), (width, Stream.MIX_X)):
-        centre = (draws[stream][:-1] * length).floor()
+        center = (draws[stream][:-1] * length).floor()
         extent = (side * length).floor()
-        low = centre - (extent * 0.5).floor()
+        low = center - (extent * 0.5).floor()
         at = torch.arange(length, device=side.device)[None, :]
         spans.append((at >= low[:, None]) & (at < (low + extent)[:, None]))  # (B, length)
         area = area * ((low + extent).clamp(max=length) - low.clamp(min=0))
@@ -78,7 +78,7 @@ def _cut_boxes(
 
 
 def _beta(alpha: float, uniform: Tensor) -> Tensor:
-    """Draws of Beta(alpha, alpha) through a table of its quantiles; 1 where alpha is 0."""
+    """Map uniform numbers to Beta(alpha, alpha) by a table of quantiles; return 1 if alpha is 0."""
     if alpha == 0:
         return torch.ones_like(uniform)
     if alpha == 1:
@@ -89,7 +89,7 @@ def _beta(alpha: float, uniform: Tensor) -> Tensor:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _constant_quantiles(alpha: float, device: torch.device) -> Tensor:
-    """The table, which a compiler takes as it is."""
+    """Return the quantiles as a constant for torch.compile."""
     return _beta_quantiles(alpha, device)
 
 

@@ -1,12 +1,14 @@
 """TrivialAugment (arXiv:2103.10158, "wide") and RandAugment (arXiv:1909.13719) on whole batches.
 
-Every image draws an operation, one of 31 magnitudes and a sign. Tables turn these into an affine
-map and a value; the geometric operations of a batch are then one `grid_sample`, the enhancements
-one blend, and so on, with values that change nothing where another operation was drawn. Images are
-float (R, C, H, W) and hold whole levels 0..255 before and after every operation, as Pillow's do.
-Nothing that is rounded to them lies within an error of the next (blends are rounded in the same two
-steps everywhere), so each image's result is the same in every batch, on every device and compiled.
-Cost: every operation is computed for every image.
+An operation, one of 31 magnitudes and a sign are drawn for every image. Tables map them to an
+affine map and a value. The geometric operations of a batch are then one `grid_sample`, the
+enhancements one blend, and so on. An image for which another operation was drawn gets values that
+do not change it. So every operation is computed for every image.
+
+Images are float (R, C, H, W) with integer levels 0..255 before and after every operation, as in
+Pillow. Values are kept away from rounding boundaries by more than the floating-point error, and
+blends are rounded in the same two steps everywhere. So the result for an image is the same in every
+batch, on every device and compiled.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ _BRIGHTNESS, _COLOR, _CONTRAST, _SHARPNESS, _POSTERIZE, _SOLARIZE, _AUTOCONTRAST
 
 @dataclass(frozen=True)
 class _Range:
-    """The largest magnitudes of a policy; translations are in pixels, or a share of the side."""
+    """The largest magnitudes of a policy; translations are in pixels or a fraction of the side."""
 
     shear: float
     translate: float
@@ -57,11 +59,11 @@ class Policy:
     """A policy for images of one size.
 
     Args:
-        name: Which one.
+        name: `trivial` for TrivialAugment or `rand` for RandAugment.
         size: Height and width.
-        fill: Level of what a geometric operation uncovers, float (1, C, 1, 1).
-        num_ops: Operations in a row; 1 for TrivialAugment.
-        magnitude: Fixed bin of RandAugment; None draws one.
+        fill: Level of pixels uncovered by a geometric operation, float (1, C, 1, 1).
+        num_ops: Number of successive operations; 1 for TrivialAugment.
+        magnitude: Fixed magnitude bin of RandAugment; None draws one.
     """
 
     def __init__(
@@ -81,9 +83,9 @@ class Policy:
         """Apply the operations.
 
         Args:
-            levels: float (R, C, H, W), whole levels.
-            draws: For each operation in a row the numbers, (R,) in [0, 1), that choose it, its
-                magnitude and its sign.
+            levels: float (R, C, H, W), integer levels.
+            draws: For each successive operation, three tensors (R,) in [0, 1) that choose the
+                operation, its magnitude and its sign.
         """
         for choice, strength, sign in draws:
             operation = (choice * len(OPERATIONS)).to(torch.int64)
@@ -101,12 +103,12 @@ class Policy:
 def apply_operations(
     levels: Tensor, operation: Tensor, maps: Tensor, values: Tensor, fill: Tensor
 ) -> Tensor:
-    """Apply to each image its own operation.
+    """Apply a separate operation to each image.
 
     Args:
-        levels: float (R, C, H, W), whole levels.
+        levels: float (R, C, H, W), integer levels.
         operation: int64 (R,), positions in `OPERATIONS`.
-        maps: float (R, 6), from an output pixel's centre to the input's.
+        maps: float (R, 6), affine maps from output to input coordinates, at pixel centers.
         values: float (R,), factor, step or threshold.
         fill: float (1, C, 1, 1).
     """
@@ -125,7 +127,7 @@ def apply_operations(
 
 
 def _tables(limits: _Range, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Affine map (868, 6) and value (868,) of every (operation, bin, sign)."""
+    """Return the affine map (868, 6) and value (868,) of every (operation, bin, sign)."""
     maps, values = [], []
     for operation in OPERATIONS:
         for level in range(BINS):
@@ -166,14 +168,14 @@ def _value(operation: str, share: float, sign: int, limits: _Range) -> float:
 
 
 def _warp(levels: Tensor, maps: Tensor, fill: Tensor) -> Tensor:
-    """Look up each output pixel's centre through its image's affine map, bilinearly.
+    """Sample each image bilinearly at the output pixel centers mapped by its affine map.
 
-    In float64, and rounded a little off the middle between two levels, where blends by simple
-    fractions lie: errors of 1e-13 decide nowhere.
+    Computed in float64. Blends by simple fractions often lie midway between two levels, so a small
+    offset is added before rounding. Errors of 1e-13 then do not change the result.
     """
     height, width = levels.shape[-2:]
-    centres = torch.arange(max(height, width), dtype=torch.float64, device=levels.device) + 0.5
-    y, x = centres[None, :height, None], centres[None, None, :width]
+    centers = torch.arange(max(height, width), dtype=torch.float64, device=levels.device) + 0.5
+    y, x = centers[None, :height, None], centers[None, None, :width]
     m = maps.double()[:, :, None, None].unbind(1)
     column = m[0] * x + m[1] * y + m[2]  # (R, H, W)
     row = m[3] * x + m[4] * y + m[5]
@@ -183,23 +185,26 @@ def _warp(levels: Tensor, maps: Tensor, fill: Tensor) -> Tensor:
 
 
 def _degenerate(levels: Tensor, chosen: Tensor) -> Tensor:
-    """What an enhancement starts from: black, grey, the mean grey, or the smoothed image."""
-    grey = _grey(levels)
-    count = grey.shape[-1] * grey.shape[-2]
-    total = grey.sum((2, 3), keepdim=True, dtype=torch.int64)
+    """Return the image to blend with: black, gray, the mean gray, or the smoothed image."""
+    gray = _gray(levels)
+    count = gray.shape[-1] * gray.shape[-2]
+    total = gray.sum((2, 3), keepdim=True, dtype=torch.int64)
     mean = ((2 * total + count) // (2 * count)).float()
-    flat = torch.where(chosen == _COLOR, grey, torch.where(chosen == _CONTRAST, mean, 0.0))
+    flat = torch.where(chosen == _COLOR, gray, torch.where(chosen == _CONTRAST, mean, 0.0))
     return torch.where(chosen == _SHARPNESS, _smooth(levels), flat)
 
 
 def _blend(start: Tensor, levels: Tensor, factor: Tensor) -> Tensor:
-    """Pillow's; the first clamp changes nothing, but keeps product and sum two roundings."""
+    """Blend as Pillow does.
+
+    The first clamp does not change values; it keeps the product and the sum from being fused.
+    """
     change = (factor * (levels - start)).clamp_(-512, 512)
     return change.add_(start).clamp_(0, 255).floor_()
 
 
-def _grey(levels: Tensor) -> Tensor:
-    """Luma (R, 1, H, W) in 16-bit fixed point; every product is exact in float32."""
+def _gray(levels: Tensor) -> Tensor:
+    """Return the luma (R, 1, H, W) in 16-bit fixed point; every product is exact in float32."""
     if levels.shape[1] != 3:
         return _whole_quotient(levels.sum(1, keepdim=True), levels.shape[1])
     red, green, blue = levels.split_with_sizes([1, 1, 1], dim=1)
@@ -207,7 +212,7 @@ def _grey(levels: Tensor) -> Tensor:
 
 
 def _smooth(levels: Tensor) -> Tensor:
-    """The 3 x 3 mean that counts the centre five times; the border stays."""
+    """Smooth with a 3 x 3 mean whose center has weight five; border pixels are unchanged."""
     height, width = levels.shape[-2:]
     if min(height, width) < 3:
         return levels
@@ -227,7 +232,7 @@ def _stretch(levels: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _equalize(levels: Tensor, high: Tensor) -> Tensor:
-    """Flatten the histogram of every channel, with Pillow's integer rule."""
+    """Equalize the histogram of every channel, with Pillow's integer rule."""
     planes = levels.flatten(2).to(torch.int64)  # (R, C, H W)
     counts = planes.new_zeros((*planes.shape[:2], 256), dtype=torch.int32)
     counts.scatter_add_(2, planes, counts.new_ones(()).expand_as(planes))
@@ -240,5 +245,5 @@ def _equalize(levels: Tensor, high: Tensor) -> Tensor:
 
 
 def _whole_quotient(whole: Tensor, divisor: Tensor | int) -> Tensor:
-    """`floor(whole / divisor)` of whole numbers, far enough from the next for any division."""
+    """Return `floor(whole / divisor)` of integers; adding 0.5 makes it safe from rounding."""
     return ((whole + 0.5) / divisor).floor()

@@ -1,9 +1,9 @@
 """Random numbers that are a pure function of (seed, epoch, index, stream).
 
-There is no generator state to save or to share. A number is SplitMix64's output number
-`256 index + stream` for a key made from the seed, the epoch and a purpose, so it does not depend on
-the batch, the rank, the worker or the moment it is asked for. Integer arithmetic wraps the same way
-on every device, and the conversion to float32 is exact, so CPU and CUDA agree to the last bit.
+There is no generator state to save or share. A number is the SplitMix64 output at counter
+`256 * index + stream`, for a key made from the seed, the epoch and a purpose. So it does not depend
+on the batch, the rank, the worker or the order of calls. Integer overflow wraps the same way on
+every device, and the conversion to float32 is exact, so CPU and CUDA give identical numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 class Purpose(IntEnum):
-    """What a key is for; keys of different purposes are independent."""
+    """The use of a key; keys of different purposes are independent."""
 
     ORDER = 1
     AUGMENT = 2
@@ -39,7 +39,7 @@ def make_key(seed: int, epoch: int, purpose: Purpose) -> int:
 
 
 def random_bits(key: int | Tensor, counter: Tensor) -> Tensor:
-    """64 random bits for every counter, as int64 of the counter's shape."""
+    """Return 64 random bits for every counter, as int64 of the counter's shape."""
     z = counter * _signed(_GOLDEN) + key
     for shift, factor in _STEPS:
         z = (z ^ _shift_right(z, shift)) * _signed(factor)
@@ -47,10 +47,10 @@ def random_bits(key: int | Tensor, counter: Tensor) -> Tensor:
 
 
 def uniforms(key: int | Tensor, index: Tensor, streams: Tensor) -> Tensor:
-    """Numbers in [0, 1), 24 bits each: one row a stream, one column an index.
+    """Return numbers in [0, 1) of 24 bits: one row per stream, one column per index.
 
     Args:
-        key: From `make_key`; an int64 of no dimensions where a compiler should not fix it.
+        key: From `make_key`; as a 0-d int64 tensor, torch.compile does not treat it as a constant.
         index: int64 (R,).
         streams: int64 (S,), each below 256.
 
@@ -62,13 +62,13 @@ def uniforms(key: int | Tensor, index: Tensor, streams: Tensor) -> Tensor:
 
 
 def permutation(key: int, size: int, device: torch.device | str = "cpu") -> Tensor:
-    """A random order of `range(size)`, int64."""
+    """Return a random permutation of `range(size)`, int64."""
     bits = random_bits(key, torch.arange(size, device=device))
     return torch.argsort(bits, stable=True)
 
 
 def _shift_right(z: Tensor, by: int) -> Tensor:
-    """Shift in zeros from the left; torch's own shift keeps the sign."""
+    """Shift right with zeros (logical shift); torch's own shift keeps the sign."""
     return (z >> by) & ((1 << (64 - by)) - 1)
 
 

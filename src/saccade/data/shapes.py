@@ -1,8 +1,8 @@
-"""Coloured shapes drawn by formula at any resolution, with exact masks of the foreground.
+"""A synthetic data set of colored shapes at any resolution, with exact foreground masks.
 
-Image `i` is a pure function of (seed, part, i, size). Its class is `i mod 8`; place, size, rotation
-and colours are random and say nothing about the class. The same image at two resolutions shows the
-same scene.
+Image `i` is a pure function of (seed, part, i, size). Its class is `i mod 8`. Position, size,
+rotation and colors are random and independent of the class. The same image at two resolutions
+shows the same scene.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHUNK_PIXELS = 1 << 22
 
 @dataclass(frozen=True)
 class ShapesSource:
-    """Shapes drawn when asked for, where all of them would not fit in memory."""
+    """Shapes drawn when they are read, for sets that are too large for memory."""
 
     index: Tensor
     size: int
@@ -41,7 +41,7 @@ class ShapesSource:
     max_bad_images: int = 0
 
     def read(self, index: int, box: Box | None = None) -> Tensor:
-        """Image `index` as uint8 (3, size, size); a crop is cut and brought back to size."""
+        """Draw image `index` as uint8 (3, size, size); a crop is resized to the full size."""
         image = render_shapes(self.index[index : index + 1], self.size, self.part)[0]
         if box is None:
             return image[0]
@@ -54,25 +54,26 @@ class ShapesSource:
         return torch.zeros(3, self.size, self.size, dtype=torch.uint8)
 
     def select(self, index: Tensor) -> ShapesSource:
-        """The source of only these images."""
+        """Return the source of a subset of the images."""
         return ShapesSource(self.index[index], self.size, self.part)
 
 
 def shapes_split(count: int, size: int, part: Part) -> Split:
-    """The first `count` images: in memory where they take less than 512 MiB."""
+    """Return the first `count` images, kept in memory if they take at most 512 MiB."""
     index = torch.arange(count)
     labels = index % len(SHAPES)
+    name = f"shapes {part} {size}"
     if count * 3 * size * size > _IN_MEMORY_BYTES:
-        return Split(labels, source=ShapesSource(index, size, part), origin=index)
+        return Split(labels, source=ShapesSource(index, size, part), origin=index, fingerprint=name)
     pieces = index.chunk(max(1, count * size * size // _CHUNK_PIXELS))
     images = torch.cat([render_shapes(piece, size, part)[0] for piece in pieces])
-    return Split(labels, images, origin=index)
+    return Split(labels, images, origin=index, fingerprint=name)
 
 
 def shapes_masks(index: Tensor, size: int, part: Part = "train", seed: int = SEED) -> Tensor:
-    """Foreground of the images at `index`, bool (R, size, size).
+    """Return the foreground masks of the images at `index`, bool (R, size, size).
 
-    For the images of a split, `index` is the split's `origin`.
+    For the images of a split, pass the split's `origin` as `index`.
     """
     return _Scene(index, part, seed).foreground(size)
 
@@ -83,16 +84,16 @@ def render_shapes(
     """Draw images: uint8 (R, 3, size, size), and their foreground, bool (R, size, size)."""
     scene = _Scene(index, part, seed)
     mask = scene.foreground(size)
-    at = _centres(size, index.device)
+    at = _centers(size, index.device)
     slope = scene.slope[:, :, None, None]
     ground = scene.ground[:, :, None, None] + slope * (at[None, None, :, None] - 0.5)
-    colour = torch.where(mask[:, None], scene.colour[:, :, None, None], ground)
-    levels = (colour * 255).clamp(0, 255) + scene.noise(size)
+    color = torch.where(mask[:, None], scene.color[:, :, None, None], ground)
+    levels = (color * 255).clamp(0, 255) + scene.noise(size)
     return levels.clamp(0, 255).to(torch.uint8), mask
 
 
 class _Scene:
-    """What is in each of some images, before any pixel is drawn."""
+    """The contents of some images: class, position, size, rotation and colors."""
 
     def __init__(self, index: Tensor, part: Part, seed: int) -> None:
         self.index = index
@@ -103,14 +104,14 @@ class _Scene:
         reach = self.radius[:, None]
         self.middle = reach + draws[:, 1:3] * (1 - 2 * reach)
         self.turn = _turns(index.device)[(draws[:, 3] * _ANGLES).long()]  # (R, 2)
-        self.colour = draws[:, 4:7]
-        # Every channel of the ground differs from the shape's by a quarter to three quarters.
-        self.ground = (self.colour + 0.25 + 0.5 * draws[:, 7:10]) % 1
+        self.color = draws[:, 4:7]
+        # Every channel of the background differs from the shape's by a quarter to three quarters.
+        self.ground = (self.color + 0.25 + 0.5 * draws[:, 7:10]) % 1
         self.slope = 0.2 * (draws[:, 10:13] - 0.5)
 
     def foreground(self, size: int) -> Tensor:
         mask = self.index.new_zeros((len(self.index), size, size), dtype=torch.bool)
-        at = _centres(size, self.index.device)
+        at = _centers(size, self.index.device)
         for number, inside in enumerate(_INSIDES):
             rows = (self.kind == number).nonzero()[:, 0]
             middle, radius = self.middle[rows, :, None, None], self.radius[rows, None, None]
@@ -123,8 +124,8 @@ class _Scene:
         return mask
 
     def noise(self, size: int) -> Tensor:
-        """Whole levels in [-12, 12), the same for the three channels: (R, 1, size, size)."""
-        words = -(-size * size // 4)  # four pixels of 16 bits each in a word
+        """Return integer noise in [-12, 12), (R, 1, size, size), the same for all channels."""
+        words = -(-size * size // 4)  # a word has four pixels of 16 bits
         word = torch.arange(words, device=self.index.device)
         counter = (self.index[:, None] + 1) * (1 << 40) + word * STREAMS + STREAMS - 1
         bits = random_bits(self.key, counter)[:, :, None]
@@ -148,7 +149,7 @@ def _cross(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _star(x: Tensor, y: Tensor) -> Tensor:
-    """A pentagram is what lies on the inner side of at least four of its five lines."""
+    """Return the mask of a pentagram: the points inside at least four of its five lines."""
     return torch.stack([x * cos + y * sin < 0.309 for cos, sin in _directions(5)]).sum(0) >= 4
 
 
@@ -156,7 +157,7 @@ def _bars(x: Tensor, y: Tensor) -> Tensor:
     return (x.abs() < 0.75) & (x.abs() > 0.25) & (y.abs() < 0.65)
 
 
-# In the order of SHAPES: which points, in units of the radius, lie inside.
+# In the order of SHAPES: masks of the points inside a shape, in units of the radius.
 _INSIDES: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
     lambda x, y: x * x + y * y < 1,
     _ring,
@@ -174,7 +175,7 @@ def _directions(count: int) -> list[tuple[float, float]]:
     return [(math.cos(angle), math.sin(angle)) for angle in angles]
 
 
-def _centres(size: int, device: torch.device) -> Tensor:
+def _centers(size: int, device: torch.device) -> Tensor:
     return (torch.arange(size, device=device) + 0.5) / size
 
 

@@ -1,12 +1,13 @@
-"""Labelled images in parquet files, here or on the hub, without a copy on the disk.
+"""Read labeled images from local or remote parquet files, without a copy on disk.
 
-A parquet file says at its end how many rows and bytes each of its row groups has, and keeps every
-column apart. So the labels of a whole set can be read without its images, and an image can be had
-by reading the row group it lies in, its block.
+The footer of a parquet file lists the rows and bytes of its row groups, and columns are stored
+separately. So all labels can be read without the images. To read an image, its whole row group is
+fetched; a row group is a block.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,13 +20,13 @@ import torch
 from torch import Tensor
 
 from saccade.data.images import decode_image
-from saccade.data.label_cache import kept_labels
+from saccade.data.label_cache import cached_labels
 from saccade.data.splits import Box
 from saccade.errors import DataError
 
 __all__ = ["ShardSource", "Shards", "read_shards"]
 
-_CONNECTIONS = 16  # files whose labels are read at once
+_CONNECTIONS = 16  # files whose labels are read concurrently
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,11 @@ class Group:
     """A row group of a parquet file.
 
     Attributes:
-        shard: The file, among those of the set.
-        number: The row group, among those of the file.
-        start: Its first row, among those of the file.
-        num_rows: How many rows it has.
-        num_bytes: How many bytes the encoded images in them take.
+        shard: Index of the file in the set.
+        number: Index of the row group in the file.
+        start: First row of the group in the file.
+        num_rows: Number of rows.
+        num_bytes: Uncompressed size of the image column in bytes.
     """
 
     shard: int
@@ -48,16 +49,16 @@ class Group:
 
 
 class Shards:
-    """The parquet files of a set, by what they say at their ends.
+    """The parquet files of a set and their row groups, from their footers.
 
     Args:
         urls: Paths, or addresses such as `hf://datasets/user/name/train.parquet`.
-        column: The column of the images.
-        metadata: What each file says, as pyarrow has it.
+        column: Name of the image column.
+        metadata: pyarrow's metadata of each file.
 
     Attributes:
         groups: The row groups of all files.
-        starts: int64 (G,), the first row of each, among those of all files.
+        starts: int64 (G,), the first row of each row group, counted over all files.
     """
 
     def __init__(self, urls: Sequence[str], column: str, metadata: Sequence[Any]) -> None:
@@ -65,6 +66,13 @@ class Shards:
         self.groups = [group for shard in range(len(urls)) for group in self._groups(shard)]
         rows = torch.tensor([group.num_rows for group in self.groups])
         self.starts = rows.cumsum(0) - rows
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the files' names and of the sizes of their row groups."""
+        names = [url.replace("\\", "/").rpartition("/")[2] for url in self.urls]
+        groups = [(group.shard, group.num_rows, group.num_bytes) for group in self.groups]
+        return hashlib.sha256(repr((names, groups)).encode()).hexdigest()
 
     def _groups(self, shard: int) -> Iterator[Group]:
         start = 0
@@ -80,7 +88,7 @@ class Shards:
             start += group.num_rows
 
     def read(self, group: Group, rows: Sequence[int]) -> list[bytes]:
-        """The encoded images in some rows of a row group; empty ones where a row has none."""
+        """Return the encoded images in rows of a row group; b"" for a row without an image."""
         with _opened(self.urls[group.shard], self.metadata[group.shard]) as file:
             table = file.read_row_group(group.number, columns=[self.column])
         column = table.column(0).combine_chunks()
@@ -94,10 +102,10 @@ class ShardSource:
 
     Attributes:
         shards: The files.
-        rows: int64 (N,), the images' places among the rows of all files; ascending.
-        size: Side of the square they are brought to.
-        max_bad_images: Unreadable images that are passed over; 0 passes over none.
-        buffer_bytes: Bytes of encoded images that may be held at once.
+        rows: int64 (N,), the row of each image, counted over all files; ascending.
+        size: Side in pixels of the square images that are returned.
+        max_bad_images: Number of unreadable images that may be skipped.
+        buffer_bytes: Maximum bytes of encoded images in memory.
     """
 
     shards: Shards
@@ -108,30 +116,30 @@ class ShardSource:
 
     @cached_property
     def blocks(self) -> Tensor:
-        """int64 (N,), the row group each image lies in."""
+        """int64 (N,), the row group of each image."""
         return torch.searchsorted(self.shards.starts, self.rows, right=True) - 1
 
     @cached_property
     def image_bytes(self) -> Tensor:
-        """float64 (N,), the mean number of bytes of the encoded images of its row group."""
+        """float64 (N,), for each image the mean encoded size in its row group, in bytes."""
         means = [group.num_bytes / max(1, group.num_rows) for group in self.shards.groups]
         return torch.tensor(means, dtype=torch.float64)[self.blocks]
 
     def fetch(self, index: Sequence[int]) -> list[bytes]:
-        """The encoded images at some positions, which lie in one row group."""
+        """Return the encoded images at positions that are all in one row group."""
         block = self.blocks[index[0]]
         rows = self.rows[torch.tensor(index)] - self.shards.starts[block]
         return self.shards.read(self.shards.groups[block], rows.tolist())
 
     def decode(self, index: int, content: bytes, box: Box | None = None) -> Tensor:
-        """A fetched image as uint8 (3, size, size)."""
+        """Decode a fetched image to uint8 (3, size, size)."""
         block = self.blocks[index]
         group = self.shards.groups[block]
         row = int(self.rows[index] - self.shards.starts[block]) + group.start
         return decode_image(content, f"{self.shards.urls[group.shard]} row {row}", self.size, box)
 
     def read(self, index: int, box: Box | None = None) -> Tensor:
-        """Image `index` as uint8 (3, size, size); its whole row group is fetched for it."""
+        """Return image `index` as uint8 (3, size, size); its whole row group is fetched."""
         return self.decode(index, self.fetch([index])[0], box)
 
     def placeholder(self) -> Tensor:
@@ -139,25 +147,25 @@ class ShardSource:
         return torch.zeros(3, self.size, self.size, dtype=torch.uint8)
 
     def select(self, index: Tensor) -> ShardSource:
-        """The source of only these images."""
+        """Return the source of a subset of the images."""
         return replace(self, rows=self.rows[index])
 
 
 def read_shards(urls: Sequence[str], image: str, label: str) -> tuple[Shards, Tensor]:
-    """Open parquet files and read their labels, and nothing of their images.
+    """Open parquet files and read their labels without their images.
 
-    The labels are one request a row group, so those of a pinned revision are kept.
+    Reading labels takes one request per row group, so those of a pinned revision are cached.
 
     Args:
         urls: The files.
-        image: The column of the images.
-        label: The column of the labels.
+        image: Name of the image column.
+        label: Name of the label column.
 
     Returns:
-        The files, and int64 (N,) with -1 where there is no label.
+        The files, and the labels as int64 (N,), with -1 for a missing label.
     """
 
-    def read_end(url: str) -> Any:
+    def read_footer(url: str) -> Any:
         with _opened(url) as file:
             return file.metadata
 
@@ -167,8 +175,8 @@ def read_shards(urls: Sequence[str], image: str, label: str) -> tuple[Shards, Te
             return np.asarray(column.fill_null(-1).to_numpy(), dtype=np.int64)
 
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
-        metadata = list(pool.map(read_end, urls))
-        labels = kept_labels(
+        metadata = list(pool.map(read_footer, urls))
+        labels = cached_labels(
             [f"{url}#{label}" for url in urls],
             lambda: torch.from_numpy(np.concatenate([*pool.map(read_labels, urls, metadata)])),
         )
@@ -177,7 +185,7 @@ def read_shards(urls: Sequence[str], image: str, label: str) -> tuple[Shards, Te
 
 @contextmanager
 def _opened(url: str, metadata: Any = None) -> Iterator[Any]:
-    """Open a parquet file so that no more of it is fetched than is asked for."""
+    """Open a parquet file so that only the requested parts are fetched."""
     import fsspec
     import pyarrow.parquet as parquet
 
@@ -185,5 +193,5 @@ def _opened(url: str, metadata: Any = None) -> Iterator[Any]:
         files, path = fsspec.core.url_to_fs(url)
         with files.open(path, "rb", cache_type="none") as file:
             yield parquet.ParquetFile(file, metadata=metadata, pre_buffer=True)
-    except Exception as error:  # pyarrow's, the hub's and the network's errors
+    except Exception as error:  # errors of pyarrow, the hub and the network
         raise DataError(f"{url} cannot be read: {' '.join(str(error).split())}") from None

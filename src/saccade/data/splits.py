@@ -1,4 +1,4 @@
-"""What a data set is once loaded: three splits of images and labels, and the facts about them."""
+"""The classes of a loaded data set, and functions that split it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from saccade.config import DataConfig
-from saccade.data.blocks import block_range
+from saccade.data.block_shuffle import block_range
+from saccade.data.named_splits import (
+    fold_by_name,
+    hold_out_by_name,
+    name_draws,
+    quotas,
+    subset_by_name,
+)
 from saccade.data.randomness import Purpose, make_key, permutation
 from saccade.errors import DataError
 
@@ -21,6 +29,7 @@ __all__ = [
     "Box",
     "DatasetInfo",
     "ImageSource",
+    "NamedSource",
     "Split",
     "Splits",
     "StreamSource",
@@ -35,52 +44,69 @@ __all__ = [
     "stratified_subset",
 ]
 
-# A set without an official test set gets this one; the two numbers must not change.
+# The test split of sets without an official one; these two numbers must not change.
 TEST_FRACTION = 0.2
 TEST_SEED = 0
 
 Box = tuple[float, float, float, float]
-"""Top, left, height and width of a crop as fractions of the image."""
+"""Top, left, height and width of a crop, as fractions of the image."""
 
 
 class ImageSource(Protocol):
-    """Images that do not fit in memory; worker processes ask for them one at a time."""
+    """Images that are not in memory; worker processes read them one at a time."""
 
     @property
     def max_bad_images(self) -> int:
-        """Unreadable images that are passed over before it is an error."""
+        """Number of unreadable images that may be skipped."""
 
     def read(self, index: int, box: Box | None = None) -> Tensor:
-        """Image `index` as uint8 (C, H, W); a `DataError` names the file if it is unreadable."""
+        """Return image `index` as uint8 (C, H, W); a `DataError` names an unreadable file."""
 
     def placeholder(self) -> Tensor:
-        """An image of the right shape, for a place where nothing can be read."""
+        """Return an image of the right shape that replaces an unreadable one."""
 
     def select(self, index: Tensor) -> ImageSource:
-        """The source of only these images."""
+        """Return the source of a subset of the images."""
+
+
+@runtime_checkable
+class NamedSource(ImageSource, Protocol):
+    """Images in separate files."""
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """Path of each image."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Paths relative to the data set's folder, with `/` as the separator."""
+
+    @property
+    def is_split_by_name(self) -> bool:
+        """False to split by position, for old runs that did not record their split."""
 
 
 @runtime_checkable
 class StreamSource(ImageSource, Protocol):
-    """Images that lie far away in blocks, each of which is fetched whole, and decoded here."""
+    """Encoded images in blocks; a block is fetched whole and its images are decoded locally."""
 
     @property
     def blocks(self) -> Tensor:
-        """int64 (N,), the block each image lies in; ascending."""
+        """int64 (N,), the block of each image; ascending."""
 
     @property
     def image_bytes(self) -> Tensor:
-        """float64 (N,), the mean number of bytes of the encoded images of its block."""
+        """float64 (N,), for each image the mean encoded size in its block, in bytes."""
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of encoded images that may be held at once."""
+        """Maximum bytes of encoded images in memory."""
 
     def fetch(self, index: Sequence[int]) -> list[bytes]:
-        """The encoded images at some positions, which lie in one block."""
+        """Return the encoded images at positions that are all in one block."""
 
     def decode(self, index: int, content: bytes, box: Box | None = None) -> Tensor:
-        """What `read` gives for an image that has been fetched."""
+        """Decode a fetched image to what `read` returns."""
 
 
 @dataclass(frozen=True)
@@ -98,23 +124,26 @@ class DatasetInfo:
 
 @dataclass(frozen=True)
 class Split:
-    """Labels, and images either in memory or behind a source.
+    """Labels, and images that are in memory or read by a source.
 
     Attributes:
         labels: int64 (N,).
-        images: uint8 (N, C, H, W), or None where `source` reads them.
-        source: Reads one image at a time, or None where `images` holds them.
-        origin: int64 (N,), positions in the set before it was split, where that is of use.
+        images: uint8 (N, C, H, W), or None if `source` reads them.
+        source: Reads one image at a time; None if `images` is given.
+        origin: int64 (N,), positions in the set before it was split; only set for shapes.
+        fingerprint: Identifies images that are drawn or whose pixels depend on the decoder's
+            version; else empty.
     """
 
     labels: Tensor
     images: Tensor | None = None
     source: ImageSource | None = None
     origin: Tensor | None = None
+    fingerprint: str = ""
 
     def __post_init__(self) -> None:
         if (self.images is None) == (self.source is None):
-            raise ValueError("a split has either images or a source")
+            raise ValueError("a split must have either images or a source")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -129,27 +158,45 @@ class Split:
 
     @property
     def stream(self) -> StreamSource | None:
-        """The source, where it is one that is streamed."""
+        """The source if it is streamed, else None."""
         return self.source if isinstance(self.source, StreamSource) else None
+
+    @property
+    def files(self) -> NamedSource | None:
+        """The source if its images are separate files, else None."""
+        return self.source if isinstance(self.source, NamedSource) else None
+
+    def name_draws(self, purpose: str, seed: int) -> NDArray[np.float64] | None:
+        """Return a number in [0, 1) for each image by its name; None if split by position."""
+        files = self.files
+        if files is None or not files.is_split_by_name:
+            return None
+        return name_draws(files.names, purpose, seed)
 
 
 @dataclass(frozen=True)
 class Splits:
-    """Training, validation and test split of one data set; validation may be empty."""
+    """Training, validation and test split of one data set; validation may be empty.
+
+    Attributes:
+        unused: Names of a folder's images that are in no split, for example with `data.num_train`.
+    """
 
     train: Split
     val: Split
     test: Split
     info: DatasetInfo
+    unused: tuple[str, ...] = ()
 
 
 def select(split: Split, index: Tensor) -> Split:
-    """The part of a split at these positions, in this order."""
+    """Return the images of a split at these positions, in this order."""
     return Split(
         split.labels[index],
         None if split.images is None else split.images[index],
         None if split.source is None else split.source.select(index),
         None if split.origin is None else split.origin[index],
+        split.fingerprint,
     )
 
 
@@ -158,28 +205,28 @@ def stratified_split(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor
 
     Args:
         labels: int64 (N,).
-        fraction: Part to hold out, in [0, 1).
+        fraction: Fraction to hold out, in [0, 1).
         seed: The same seed holds out the same positions.
 
     Returns:
         Positions kept and positions held out, each ascending. `round(fraction * N)` are held out,
-        spread over the classes by largest remainder; no class loses its last sample.
+        assigned to classes by largest remainder. Every class keeps at least one sample.
     """
     if not 0 <= fraction < 1:
-        raise DataError(f"fraction={fraction}: wants 0 <= fraction < 1")
+        raise DataError(f"fraction must be in [0, 1), got {fraction}")
     out = _drawn(labels, fraction, seed, spared=1)
     return torch.nonzero(~out).flatten(), torch.nonzero(out).flatten()
 
 
 def _drawn(labels: Tensor, fraction: float, seed: int, *, spared: int) -> Tensor:
-    """A mask of as many samples, all classes in proportion, of which some are spared in each."""
+    """Return the mask of a stratified sample that leaves at least `spared` images of each class."""
     order = permutation(make_key(seed, 0, Purpose.SPLIT), len(labels)).numpy()
     shuffled = labels.numpy()[order]
     classes, sizes = np.unique(shuffled, return_counts=True)
     held = [
         order[np.flatnonzero(shuffled == label)[:quota]]
         for label, quota in zip(
-            classes, _quotas(sizes, fraction).clip(max=sizes - spared), strict=True
+            classes, quotas(sizes, fraction).clip(max=sizes - spared), strict=True
         )
     ]
     out = np.zeros(len(labels), dtype=bool)
@@ -188,44 +235,45 @@ def _drawn(labels: Tensor, fraction: float, seed: int, *, spared: int) -> Tensor
 
 
 def stratified_subset(labels: Tensor, count: int, seed: int) -> Tensor:
-    """Positions of a subset of `count` samples with all classes in proportion; all if fewer."""
+    """Return positions of a stratified subset of `count` samples, or all if there are fewer."""
     if count >= len(labels):
         return torch.arange(len(labels))
     return torch.nonzero(_drawn(labels, count / len(labels), seed, spared=0)).flatten()
 
 
-def divide(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
-    """Cut a split in two: what is kept, and a fraction that is held out.
+def divide(split: Split, fraction: float, seed: int, purpose: str) -> tuple[Split, Split]:
+    """Hold out a fraction of a split; return the rest and the held-out part.
 
-    The fraction is one of every class, or of the blocks where the split is streamed.
+    The fraction is taken from every class, or from the blocks of a streamed split. Files are held
+    out by a hash of their names, which differs between purposes.
     """
     if split.stream is not None:
         kept, held = block_range(split.stream.blocks, 0, round(fraction * len(split)), seed)
+    elif (draws := split.name_draws(purpose, seed)) is not None:
+        kept, held = hold_out_by_name(split.labels, draws, fraction)
     else:
         kept, held = stratified_split(split.labels, fraction, seed)
     return select(split, kept), select(split, held)
 
 
 def hold_out_validation(train: Split, config: DataConfig) -> tuple[Split, Split]:
-    """Cut `data.val_fraction` off a training set, which has to come to one image if it is not 0."""
-    kept, val = divide(train, config.val_fraction, config.split_seed)
+    """Hold out `data.val_fraction` of a training set; the part may be empty only if it is 0."""
+    kept, val = divide(train, config.val_fraction, config.split_seed, "val")
     if config.val_fraction and not len(val):
         raise DataError(
-            f"data.val_fraction={config.val_fraction}: with {len(train)} training images in "
-            f"{len(torch.unique(train.labels))} classes none is left to validate on; take more "
-            "images, or data.val_fraction=0 to do without"
+            f"data.val_fraction={config.val_fraction}: {len(train)} training images in "
+            f"{len(torch.unique(train.labels))} classes are too few to hold out validation images; "
+            "use more images, or data.val_fraction=0 for no validation"
         )
     return kept, val
 
 
 def stratified_fold(labels: Tensor, folds: int, fold: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Positions outside and inside one of `folds` parts that hold every class alike.
+    """Return positions outside and inside one fold of a stratified partition into `folds` parts.
 
-    The parts of one seed do not overlap and cover everything. Their sizes, and those of each class
-    in them, differ by at most one.
+    The folds of one seed do not overlap and cover all samples. Their sizes differ by at most one
+    sample, within each class and in total.
     """
-    if folds > len(labels):
-        raise DataError(f"folds={folds} is more than the {len(labels)} training images")
     order = permutation(make_key(seed, 0, Purpose.SPLIT), len(labels))
     dealt = order[torch.argsort(labels[order], stable=True)]  # class by class
     inside = torch.zeros(len(labels), dtype=torch.bool)
@@ -234,41 +282,40 @@ def stratified_fold(labels: Tensor, folds: int, fold: int, seed: int) -> tuple[T
 
 
 def limit_and_fold(train: Split, test: Split, config: DataConfig) -> tuple[Split, Split]:
-    """The subsets asked for; with a fold, that part of the training set in the test set's place."""
+    """Apply `num_train` and `num_test`; a fold of the training set replaces the test set."""
     train = limited(train, config.num_train, config.split_seed)
     if config.folds is None or config.fold is None:
         return train, limited(test, config.num_test, config.split_seed)
+    if config.folds > len(train):
+        raise DataError(
+            f"data.folds must be at most {len(train)}, the number of training images, got "
+            f"{config.folds}"
+        )
     if train.stream is not None:
         start, stop = (len(train) * end // config.folds for end in (config.fold, config.fold + 1))
         kept, held = block_range(train.stream.blocks, start, stop, config.split_seed)
+    elif (draws := train.name_draws("fold", config.split_seed)) is not None:
+        kept, held = fold_by_name(train.labels, draws, config.folds, config.fold)
     else:
         kept, held = stratified_fold(train.labels, config.folds, config.fold, config.split_seed)
     return select(train, kept), select(train, held)
 
 
 def limited(split: Split, count: int | None, seed: int) -> Split:
-    """At most `count` samples, all classes in proportion or whole blocks; all of them for None."""
+    """Return at most `count` samples, stratified or in whole blocks; all of them for None."""
     if count is None or count >= len(split):
         return split
     if split.stream is not None:
         return select(split, block_range(split.stream.blocks, 0, count, seed)[1])
+    if (draws := split.name_draws("limit", seed)) is not None:
+        return select(split, subset_by_name(split.labels, draws, count))
     return select(split, stratified_subset(split.labels, count, seed))
 
 
-def _quotas(sizes: np.ndarray, fraction: float) -> np.ndarray:
-    """How many of each class to hold out, by largest remainder."""
-    exact = sizes * fraction
-    quotas = np.floor(exact).astype(np.int64)
-    missing = round(float(exact.sum())) - int(quotas.sum())
-    by_remainder = np.argsort(quotas - exact, kind="stable")
-    quotas[by_remainder[:missing]] += 1
-    return quotas
-
-
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of every channel of uint8 (N, C, H, W), for pixels in 0..1.
+    """Return mean and standard deviation per channel of uint8 (N, C, H, W), for pixels in 0..1.
 
-    The sums are integers, so the result is exact whatever the order of the images.
+    The sums are integers, so the result does not depend on the order of the images.
     """
     channels = images.shape[1]
     total = torch.zeros(channels, dtype=torch.int64)
@@ -280,6 +327,6 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
     count = images.numel() // channels
     mean = total.double() / count
     std = (squares.double() / count - mean**2).clamp(min=0).sqrt()
-    # A constant channel is only centred: one grey level stands in for its spread.
+    # A constant channel gets a standard deviation of one gray level.
     std = torch.where(std > 0, std, 1.0)
     return tuple((mean / 255).tolist()), tuple((std / 255).tolist())

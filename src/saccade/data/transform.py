@@ -1,8 +1,8 @@
-"""uint8 images to normalised, augmented batches, in one vectorised pass on the device.
+"""Augment and normalize uint8 images in one vectorized pass on the device.
 
-Order: crop (by padding, or resized), flip, policy, normalise, erase. Each image has its own draws,
-and every operation treats it alone, so what happens to an image does not depend on its batch.
-What a transform uncovers becomes the training mean, which is zero after normalising.
+The order is: crop (padded or resized), flip, policy, normalize, erase. Each image has its own
+random numbers and is transformed independently of its batch. Uncovered pixels become the training
+mean, which is zero after normalizing.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from saccade.errors import ConfigError
 __all__ = ["Draws", "Stream", "Transform", "resized_boxes"]
 
 _RATIOS = 1024
-_LARGEST_RATIO = 4 / 3
+_MAX_RATIO = 4 / 3
 
 
 class Stream(IntEnum):
-    """Which of an image's random numbers is which; the order of members is part of the format."""
+    """Indices of an image's random numbers; changing them changes the augmentation of all runs."""
 
     CROP_TOP = 0
     CROP_LEFT = 1
@@ -43,11 +43,11 @@ class Stream(IntEnum):
     MIX_WEIGHT = 10
     MIX_Y = 11
     MIX_X = 12
-    POLICY = 16  # and the following ones, three to an operation
+    POLICY = 16  # and the following ones, three per operation
 
 
 class Draws:
-    """The random numbers of some images, looked up by stream."""
+    """The random numbers of some images, indexed by stream."""
 
     def __init__(
         self, key: int | Tensor, index: Tensor, streams: Tensor, rows: dict[int, int]
@@ -60,12 +60,12 @@ class Draws:
 
 
 class Transform:
-    """Turns uint8 images into normalised floats, augmented if asked to.
+    """Convert uint8 images to normalized floats, with optional augmentation.
 
     Args:
-        config: What to do to training images; None only normalises.
+        config: The augmentation; None only normalizes.
         info: Mean, standard deviation and size of the data set.
-        device: Where the images are.
+        device: Device of the images.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Transform:
         self._rows = {stream: row for row, stream in enumerate(names)}
 
     def draw(self, key: int | Tensor, index: Tensor) -> Draws:
-        """The random numbers that the images at these positions of the split need."""
+        """Draw the random numbers for the images at these positions of the split."""
         return Draws(key, index, self._streams.to(index.device), self._rows)
 
     def __call__(self, images: Tensor, rows: Tensor, draws: Draws, *, cropped: bool) -> Tensor:
@@ -94,8 +94,8 @@ class Transform:
         Args:
             images: uint8 (N, C, H, W).
             rows: int64 (R,).
-            draws: Of the R images.
-            cropped: Whether the resized crop has been taken already, while decoding.
+            draws: Random numbers of the R images.
+            cropped: True if resized crops were already applied while decoding.
 
         Returns:
             float32 (R, C, H, W).
@@ -121,7 +121,7 @@ class Transform:
         return out
 
     def _needed(self) -> set[int]:
-        """The streams this configuration reads."""
+        """Return the streams that this configuration uses."""
         config, needed = self.config, set[int]()
         if config.crop_padding:
             needed |= {Stream.CROP_TOP, Stream.CROP_LEFT}
@@ -152,7 +152,7 @@ class Transform:
         return [(draws[at], draws[at + 1], draws[at + 2]) for at in first]
 
     def _shift_and_flip(self, images: Tensor, rows: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-        """Gather each image at shifted, maybe mirrored, coordinates; also what lay inside it."""
+        """Shift and mirror each image; also return the mask of pixels from inside the image."""
         channels, height, width = images.shape[1:]
         y = torch.arange(height, device=images.device)[None, :]
         x = torch.arange(width, device=images.device)[None, :]
@@ -168,7 +168,7 @@ class Transform:
         return images[picked].float(), inside  # (R, C, H, W), (R, 1, H, W)
 
     def _not_erased(self, draws: Draws, size: torch.Size) -> Tensor:
-        """False in a square around a random pixel; the square is cut off at the border."""
+        """Return a mask that is False in a square around a random pixel, clipped to the image."""
         height, width = size
         side = self.config.erase
         top = _below(draws[Stream.ERASE_Y], height) - side // 2
@@ -183,9 +183,9 @@ class Transform:
 
 
 def resized_boxes(area: tuple[float, float], draws: Draws) -> Tensor:
-    """Crops of a random area and shape: top, left, height, width as fractions, (4, R).
+    """Return random crops (4, R): top, left, height and width as fractions of the image.
 
-    The side ratio is log-uniform in [3/4, 4/3] of the image's own.
+    The aspect ratio of a crop, relative to the image's, is log-uniform in [3/4, 4/3].
     """
     smallest, largest = area
     share = smallest + draws[Stream.CROP_AREA] * (largest - smallest)
@@ -200,12 +200,12 @@ def resized_boxes(area: tuple[float, float], draws: Draws) -> Tensor:
 
 @cache
 def _root_ratios(device: torch.device) -> Tensor:
-    """Square roots of the side ratios, evenly spaced in the logarithm.
+    """Return a table of square roots of the aspect ratios, evenly spaced in the logarithm.
 
-    A table, because `exp` differs in the last bit between a vector's body and its tail.
+    A table is used because vectorized `exp` can differ in the last bit by the position in a tensor.
     """
     steps = [(2 * i + 1) / _RATIOS - 1 for i in range(_RATIOS)]
-    largest = math.log(_LARGEST_RATIO)
+    largest = math.log(_MAX_RATIO)
     return torch.tensor([math.exp(step * largest / 2) for step in steps], device=device)
 
 
@@ -225,7 +225,7 @@ def _sample_boxes(images: Tensor, boxes: Tensor, flip: Tensor | None) -> Tensor:
 
 
 def _below(uniform: Tensor, limit: int) -> Tensor:
-    """Uniform integers in [0, limit)."""
+    """Map uniform numbers to integers in [0, limit)."""
     return (uniform * limit).to(torch.int64)
 
 
@@ -239,9 +239,12 @@ def _check(config: AugmentConfig, info: DatasetInfo) -> None:
         raise ConfigError("augment.crop_padding and augment.resized_crop both crop: set one")
     if config.crop_padding >= side:
         raise ConfigError(
-            f"augment.crop_padding={config.crop_padding}: wants less than the image's {side} pixels"
+            f"augment.crop_padding must be less than {side}, the image size, got "
+            f"{config.crop_padding}"
         )
     if config.policy == "rand" and Stream.POLICY + 3 * config.rand_ops > STREAMS:
-        raise ConfigError(f"augment.rand_ops={config.rand_ops}: wants at most 80")
+        raise ConfigError(f"augment.rand_ops must be at most 80, got {config.rand_ops}")
     if config.erase > 2 * side:
-        raise ConfigError(f"augment.erase={config.erase}: wants at most twice the {side} pixels")
+        raise ConfigError(
+            f"augment.erase must be at most {2 * side}, twice the image size, got {config.erase}"
+        )

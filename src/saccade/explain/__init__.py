@@ -1,4 +1,4 @@
-"""What a model looks at: attention maps of every mechanism, rolled out, laid over the image."""
+"""Attention maps of any attention, attention rollout, and overlays of maps on images."""
 
 from saccade.explain.maps import AttentionMaps, Method, attention_maps, rollout
 from saccade.explain.overlay import overlay

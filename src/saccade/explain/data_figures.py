@@ -1,4 +1,4 @@
-"""Pictures of the data of a run: what it was trained on, and what it gets wrong."""
+"""Figures of a run's data: training samples, confused classes, confident mistakes."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
-from saccade.explain.look import BAD, MUTED, SMALL, TEXT, TITLE, Sheet, shortened
-from saccade.explain.mistakes import ConfusedPair, Mistake
+from saccade.explain.misclassified import ConfusedPair, Mistake
 from saccade.explain.overlay import pixels
+from saccade.explain.sheet import BAD, MUTED, SMALL, TEXT, TITLE, Sheet, shortened
 
 __all__ = ["draw_mistakes", "draw_pairs", "draw_samples"]
 
 MARGIN, HEADER = 0.3, 0.8
 CELL, GAP, CAPTION, BETWEEN = 0.92, 0.1, 0.3, 0.5
 RESOLUTION = 128
+HEADING = 44
+"""Maximum length of the heading above a row of mistakes."""
 
-Shown = Callable[[int], Tensor]
-"""Place in the test set -> image (C, H, W) in 0..1."""
+ImageOf = Callable[[int], Tensor]
+"""Index in the test set -> image (C, H, W) in 0..1."""
 
 
 def draw_samples(
     run: str, sides: Mapping[str, Sequence[tuple[Tensor, str]]], columns: int = 6
 ) -> Sheet:
-    """Training images and their labels, side by side as they are stored and as trained on."""
+    """Draw training images with labels, as stored and as trained on, side by side."""
     rows = max(-(-len(images) // columns) for images in sides.values())
     block = columns * (CELL + GAP) - GAP
     width = 2 * MARGIN + len(sides) * (block + BETWEEN) - BETWEEN
@@ -36,23 +38,23 @@ def draw_samples(
             x = left + place % columns * (CELL + GAP)
             y = HEADER + 0.3 + place // columns * (CELL + 0.24)
             sheet.picture(pixels(image, RESOLUTION), x, y, CELL)
-            sheet.words(shortened(label, 17), x, y + CELL + 0.12, size=SMALL, colour=MUTED)
+            sheet.words(shortened(label, 17), x, y + CELL + 0.12, size=SMALL, color=MUTED)
     return sheet
 
 
 def draw_mistakes(
     run: str,
     mistakes: Sequence[Mistake],
-    told: str,
+    subtitle: str,
     names: Sequence[str],
-    image_of: Shown,
+    image_of: ImageOf,
     columns: int = 6,
 ) -> Sheet:
-    """The mistakes a model was surest of."""
+    """Draw the most confident mistakes of a model."""
     rows = -(-len(mistakes) // columns)
     width = 2 * MARGIN + columns * (CELL + 0.22) - 0.22
     sheet = Sheet(width, HEADER + max(1, rows) * (CELL + CAPTION + 0.1) + 0.1)
-    _title(sheet, run, f"most confident mistakes   ·   {told}")
+    _title(sheet, run, f"most confident mistakes   ·   {subtitle}")
     for number, mistake in enumerate(mistakes):
         x = MARGIN + number % columns * (CELL + 0.22)
         y = HEADER + number // columns * (CELL + CAPTION + 0.1)
@@ -63,27 +65,27 @@ def draw_mistakes(
 def draw_pairs(
     run: str,
     pairs: Sequence[ConfusedPair],
-    told: str,
+    subtitle: str,
     names: Sequence[str],
-    image_of: Shown,
+    image_of: ImageOf,
     columns: int = 4,
 ) -> Sheet:
-    """The pairs of classes that are mixed up most, with examples in each direction."""
+    """Draw the most confused pairs of classes, with examples in each direction."""
     block = columns * (CELL + GAP) - GAP
     row = CELL + CAPTION + 0.36
     sheet = Sheet(2 * MARGIN + 2 * block + BETWEEN, HEADER + max(1, len(pairs)) * row + 0.1)
-    _title(sheet, run, f"most confused pairs   ·   {told}")
+    _title(sheet, run, f"most confused pairs   ·   {subtitle}")
     for number, pair in enumerate(pairs):
         top = HEADER + number * row
         sides = (
             (pair.first, pair.second, pair.first_as_second),
             (pair.second, pair.first, pair.second_as_first),
         )
-        for side, (true, said, mistakes) in enumerate(sides):
+        for side, (true, predicted, mistakes) in enumerate(sides):
             left = MARGIN + side * (block + BETWEEN)
-            heading = f"{names[true]} taken for {names[said]}"
-            sheet.words(shortened(heading, 44), left, top + 0.12, bold=True)
-            sheet.words(f"{len(mistakes)} ×", left + block, top + 0.12, colour=MUTED, align="right")
+            heading = _heading(names[true], names[predicted])
+            sheet.words(heading, left, top + 0.12, bold=True)
+            sheet.words(f"{len(mistakes)} ×", left + block, top + 0.12, color=MUTED, align="right")
             for place, mistake in enumerate(mistakes[:columns]):
                 _draw_mistake(
                     sheet, mistake, names, image_of, left + place * (CELL + GAP), top + 0.22
@@ -91,17 +93,30 @@ def draw_pairs(
     return sheet
 
 
-def _title(sheet: Sheet, run: str, told: str) -> None:
+def _heading(true: str, predicted: str) -> str:
+    """Name both classes; long names are cut in the middle if the heading is too long."""
+    whole = f"{true} taken for {predicted}"
+    if len(whole) <= HEADING:
+        return whole
+    return f"{_without_middle(true)} taken for {_without_middle(predicted)}"
+
+
+def _without_middle(name: str, longest: int = 16) -> str:
+    half = longest // 2
+    return name if len(name) <= longest else f"{name[:half]}…{name[1 - half :]}"
+
+
+def _title(sheet: Sheet, run: str, subtitle: str) -> None:
     sheet.words(shortened(run, 48), MARGIN, 0.36, size=TITLE, bold=True)
-    sheet.words(told, MARGIN, 0.56, colour=MUTED)
+    sheet.words(subtitle, MARGIN, 0.56, color=MUTED)
 
 
 def _draw_mistake(
-    sheet: Sheet, mistake: Mistake, names: Sequence[str], image_of: Shown, x: float, y: float
+    sheet: Sheet, mistake: Mistake, names: Sequence[str], image_of: ImageOf, x: float, y: float
 ) -> None:
-    """An image, what it was taken for and how surely, and what it is."""
+    """Draw an image, its predicted class with the confidence, and its true class."""
     sheet.picture(pixels(image_of(mistake.place), RESOLUTION), x, y, CELL)
-    said = f"{shortened(names[mistake.predicted], 11)}  {100 * mistake.confidence:.0f} %"
-    sheet.words(said, x, y + CELL + 0.13, size=SMALL, colour=BAD)
+    predicted = f"{shortened(names[mistake.predicted], 11)}  {100 * mistake.confidence:.0f} %"
+    sheet.words(predicted, x, y + CELL + 0.13, size=SMALL, color=BAD)
     truth = f"is {shortened(names[mistake.target], 13)}"
-    sheet.words(truth, x, y + CELL + 0.25, size=SMALL, colour=MUTED)
+    sheet.words(truth, x, y + CELL + 0.25, size=SMALL, color=MUTED)

@@ -1,4 +1,4 @@
-"""The pictures of a run's data: samples as trained, confused pairs, confident mistakes."""
+"""The figures of a run's data: training samples, confused pairs, confident mistakes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor
 from saccade.config import AugmentConfig, Config
 from saccade.data import Splits, make_loader
 from saccade.explain.data_figures import draw_mistakes, draw_pairs, draw_samples
-from saccade.explain.inputs import pixels_at, shown
-from saccade.explain.look import Sheet
-from saccade.explain.mistakes import (
+from saccade.explain.images import denormalize, pixels_at
+from saccade.explain.misclassified import (
     Mistake,
-    Predictions,
     confident_mistakes,
     confused_pairs,
-    read_predictions,
+    predictions_of,
 )
+from saccade.explain.sheet import Sheet
+from saccade.predictions import Predictions
 from saccade.runs import RunFolder
 from saccade.train.run_data import load_run_data
 
@@ -31,12 +31,12 @@ SAMPLES, PAIRS, MISTAKES = 24, 5, 24
 
 @dataclass(frozen=True)
 class DataPicture:
-    """A figure to be drawn, and the numbers in it.
+    """A figure and the numbers in it.
 
     Attributes:
         name: `samples`, `confused_pairs` or `confident_mistakes`.
-        draw: Draws it.
-        facts: JSON values.
+        draw: Draws the figure.
+        facts: The numbers, as JSON values.
     """
 
     name: str
@@ -47,24 +47,26 @@ class DataPicture:
 def data_pictures(
     run: RunFolder, *, weights: str | None = None, device: str = "auto"
 ) -> Iterator[DataPicture]:
-    """The three figures of a run, one after the other.
+    """Yield the three figures of a run.
 
     Args:
         run: The run folder.
-        weights: `best` or `last`; the run's own choice by default.
+        weights: `best` or `last`; the run's `train.evaluate_with` by default.
         device: `auto`, `cpu` or `cuda`.
     """
     config, name = run.config(), run.path.absolute().name
-    splits = load_run_data(run)
+    splits = load_run_data(run, parts=("train", "test"))
     yield _samples(name, config, splits)
-    predictions = read_predictions(run, splits.test, weights=weights, device=device)
-    wrong, count = len(predictions.wrong), predictions.readable
-    told = f"{wrong:,} of {count:,} test images wrong"
-    yield from _mistakes(name, splits, predictions, told)
+    classes = splits.info.num_classes
+    predictions = predictions_of(run, splits.test, classes, weights=weights, device=device)
+    subtitle = f"{len(predictions.wrong):,} of {predictions.num_judged:,} test images wrong"
+    if predictions.num_skipped:
+        subtitle += f", {predictions.num_skipped:,} could not be read"
+    yield from _mistakes(name, splits, predictions, subtitle)
 
 
 def _samples(name: str, config: Config, splits: Splits) -> DataPicture:
-    """The first images of the first epoch, as the loop gave them to the model."""
+    """The first images of the first epoch, as stored and as given to the model."""
     loader = make_loader(
         splits.train,
         splits.info,
@@ -79,7 +81,7 @@ def _samples(name: str, config: Config, splits: Splits) -> DataPicture:
     stored = [pixels_at(splits.train, place).float() / 255 for place in places]
     labels = [names[int(splits.train.labels[place])] for place in places]
     targets = [_target_name(target, names) for target in batch.targets]
-    trained = list(shown(batch.images, splits.info))
+    trained = list(denormalize(batch.images, splits.info))
     sides = {
         "as stored": list(zip(stored, labels, strict=True)),
         describe_augmentation(config.augment): list(zip(trained, targets, strict=True)),
@@ -89,7 +91,7 @@ def _samples(name: str, config: Config, splits: Splits) -> DataPicture:
 
 
 def _target_name(target: Tensor, names: Sequence[str]) -> str:
-    """A class, or the shares of two where images were mixed."""
+    """A class name, or the names and shares of the classes of a mixed image."""
     if target.dim() == 0:
         return names[int(target)]
     shares = {names[place]: float(target[place]) for place in target.nonzero()[:, 0].tolist()}
@@ -97,7 +99,7 @@ def _target_name(target: Tensor, names: Sequence[str]) -> str:
 
 
 def _mistakes(
-    name: str, splits: Splits, predictions: Predictions, told: str
+    name: str, splits: Splits, predictions: Predictions, subtitle: str
 ) -> Iterator[DataPicture]:
     names = splits.info.class_names
 
@@ -115,7 +117,7 @@ def _mistakes(
     pairs = confused_pairs(predictions, PAIRS)
     yield DataPicture(
         "confused_pairs",
-        partial(draw_pairs, name, pairs, told, names, image_of),
+        partial(draw_pairs, name, pairs, subtitle, names, image_of),
         {
             "pairs": [
                 {
@@ -127,16 +129,16 @@ def _mistakes(
             ]
         },
     )
-    surest = confident_mistakes(predictions, MISTAKES)
+    confident = confident_mistakes(predictions, MISTAKES)
     yield DataPicture(
         "confident_mistakes",
-        partial(draw_mistakes, name, surest, told, names, image_of),
-        {"mistakes": [*map(facts, surest)]},
+        partial(draw_mistakes, name, confident, subtitle, names, image_of),
+        {"mistakes": [*map(facts, confident)]},
     )
 
 
 def describe_augmentation(config: AugmentConfig) -> str:
-    """What was done to training images, in the words of the configuration."""
+    """The augmentation of the training images, by its configuration keys."""
     changed = config.model_dump(exclude_defaults=True)
     words = [key if value is True else f"{key} {value}" for key, value in changed.items()]
     return "as trained: " + (", ".join(words) or "no augmentation")

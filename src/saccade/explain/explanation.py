@@ -1,4 +1,4 @@
-"""A run's answer for one image, with the maps behind it."""
+"""The prediction of a run's model for one image, with its attention maps."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Any
 
 from torch import Tensor
 
-from saccade.explain.inputs import Album, Picture, shown
+from saccade.explain.hooks import check_model
+from saccade.explain.images import Album, Picture, denormalize
 from saccade.explain.maps import AttentionMaps, Method, attention_maps, choose
 from saccade.explain.measures import describe_map
-from saccade.explain.observation import check_model
 from saccade.runs import RunFolder
-from saccade.train.inspection import Predictor
+from saccade.train.inference import Predictor
 
 __all__ = ["Explainer", "Explanation"]
 
-MOST_LAYERS = 4
+MAX_LAYERS = 4
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a model says of an image, and what it looked at.
+    """A model's prediction for an image, and its attention maps.
 
     Attributes:
         run: Name of the run.
-        attention: Its mechanism.
-        picture: What the image is called.
-        image: (C, H, W) in 0..1, as the model sees it.
-        classes: Every class and its probability, likeliest first.
-        truth: The true class, where that is known.
-        maps: Of this one image, on the CPU.
+        attention: Name of its attention.
+        picture: Name of the image.
+        image: (C, H, W) in 0..1, resized as for the model.
+        classes: Every class and its probability, most probable first.
+        truth: The true class, if known.
+        maps: Attention maps of this image, on the CPU.
     """
 
     run: str
@@ -44,7 +44,7 @@ class Explanation:
     maps: AttentionMaps
 
     def as_json(self, top: int = 5) -> dict[str, Any]:
-        """The numbers as JSON values."""
+        """The numbers as JSON values, with the `top` most probable classes."""
         maps = self.maps
         layers = [
             {"layer": layer, **describe_map(weights.mean(dim=0), maps.grid)}
@@ -69,14 +69,14 @@ class Explanation:
 
 
 class Explainer:
-    """A run's model, ready to say what it looks at.
+    """Computes predictions and attention maps of a run's model.
 
     Args:
         run: The run folder.
         method: As in `attention_maps`.
-        layers: Those whose heads are shown; by default up to four, spread from first to last.
-        heads: Those that are shown; all by default.
-        weights: `best` or `last`; the run's own choice by default.
+        layers: Layers to show; by default up to four, evenly spaced from first to last.
+        heads: Heads to show; all by default.
+        weights: `best` or `last`; the run's `train.evaluate_with` by default.
         device: `auto`, `cpu` or `cuda`.
     """
 
@@ -99,7 +99,7 @@ class Explainer:
         self.album = Album(run, self._predictor.info)
 
     def explain(self, picture: Picture) -> Explanation:
-        """The answer for one image."""
+        """Predict the classes of an image and compute its attention maps."""
         info, image = self._predictor.info, picture.image.to(self._predictor.device)
         maps = attention_maps(
             self.model, image[None], layers=self.layers, heads=self.heads, method=self.method
@@ -108,7 +108,7 @@ class Explainer:
             run=self.name,
             attention=self.model.config.attention,
             picture=Path(picture.name).name,
-            image=shown(picture.image, info),
+            image=denormalize(picture.image, info),
             classes=self._predictor.ranked(maps.logits[0]),
             truth=None if picture.label is None else info.class_names[picture.label],
             maps=replace(maps, weights=maps.weights.cpu(), summary=maps.summary.cpu()),
@@ -116,6 +116,6 @@ class Explainer:
 
 
 def spread(depth: int) -> list[int]:
-    """Up to four layers from the first to the last."""
-    count = min(depth, MOST_LAYERS)
+    """Indices of up to four layers, evenly spaced from first to last."""
+    count = min(depth, MAX_LAYERS)
     return [round(step * (depth - 1) / max(1, count - 1)) for step in range(count)]

@@ -1,7 +1,7 @@
-"""One figure an image: what it is, what the model says, and what it looked at.
+"""One figure per image: the image, the prediction and the attention maps.
 
-A column for each model: image, summary map and likeliest classes above, then a row for each layer
-with its heads and their mean.
+Each model has a column: the image, the summary map and the most probable classes at the top, then a
+row for each layer with its heads and their mean.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from saccade.explain.explanation import Explanation
-from saccade.explain.look import BAD, GOOD, GRID, INK, MUTED, SMALL, TEXT, TITLE, Sheet, shortened
 from saccade.explain.maps import AttentionMaps, Method
 from saccade.explain.measures import relative_to_uniform
 from saccade.explain.overlay import overlay, pixels
+from saccade.explain.sheet import BAD, GOOD, GRID, INK, MUTED, SMALL, TEXT, TITLE, Sheet, shortened
 
 __all__ = ["draw_explanations"]
 
@@ -23,7 +23,7 @@ LARGE, HEADER = 1.75, 0.78
 BARS = 2.1
 HEADS_BELOW = LARGE + 0.56
 LAYER_NAME = 0.62
-CELLS_WIDTH, NARROWEST = 5.4, 0.84  # the caption of a map needs that much
+CELLS_WIDTH, MIN_CELL = 5.4, 0.84  # a smaller map has no room for its caption
 CAPTION = 0.2
 SUMMARIES: dict[Method, str] = {
     "attention": "mean attention",
@@ -31,13 +31,13 @@ SUMMARIES: dict[Method, str] = {
     "gradient": "gradient rollout",
 }
 NOTE = (
-    "Colours run from the smallest to the largest weight of each map.",
-    "Numbers: these two, as multiples of the weight a token has if all have the same.",
+    "Colors run from the smallest to the largest weight of each map.",
+    "Numbers: these two weights, divided by the weight of a token in a uniform map.",
 )
 
 
 def draw_explanations(explanations: Sequence[Explanation]) -> Sheet:
-    """Draw what one model, or several beside each other, make of the same image."""
+    """Draw the explanations of one image by one or more models, side by side."""
     widths = [_block_width(explanation.maps) for explanation in explanations]
     rows = max(len(explanation.maps.layers) for explanation in explanations)
     cell = max(_cell(explanation.maps) for explanation in explanations)
@@ -48,13 +48,13 @@ def draw_explanations(explanations: Sequence[Explanation]) -> Sheet:
         _draw_block(sheet, explanation, left, width)
         left += width + 3 * MARGIN
     for line, text in enumerate(NOTE):
-        sheet.words(text, MARGIN, height - 0.3 + 0.14 * line, size=SMALL, colour=MUTED)
+        sheet.words(text, MARGIN, height - 0.3 + 0.14 * line, size=SMALL, color=MUTED)
     return sheet
 
 
 def _cell(maps: AttentionMaps) -> float:
-    """Side of one head's map in inches."""
-    return max(NARROWEST, min(1.05, CELLS_WIDTH / (len(maps.heads) + 1) - 0.08))
+    """Side of the map of a head in inches."""
+    return max(MIN_CELL, min(1.05, CELLS_WIDTH / (len(maps.heads) + 1) - 0.08))
 
 
 def _block_width(maps: AttentionMaps) -> float:
@@ -65,8 +65,8 @@ def _block_width(maps: AttentionMaps) -> float:
 def _draw_block(sheet: Sheet, explanation: Explanation, left: float, width: float) -> None:
     maps = explanation.maps
     sheet.words(shortened(explanation.run, 48), left, 0.36, size=TITLE, bold=True)
-    told = f"{explanation.attention} attention   ·   {shortened(explanation.picture, 44)}"
-    sheet.words(told, left, 0.56, colour=MUTED)
+    subtitle = f"{explanation.attention} attention   ·   {shortened(explanation.picture, 44)}"
+    sheet.words(subtitle, left, 0.56, color=MUTED)
     sheet.picture(pixels(explanation.image, 320), left, HEADER, LARGE)
     place = left + LARGE + GAP
     _draw_map(sheet, explanation, maps.summary[0], place, HEADER, LARGE)
@@ -79,42 +79,42 @@ def _draw_block(sheet: Sheet, explanation: Explanation, left: float, width: floa
 def _draw_map(
     sheet: Sheet, explanation: Explanation, weights: Tensor, x: float, y: float, side: float
 ) -> None:
-    """A map over the image, and below it the range of its weights."""
+    """Draw a map over the image, and the range of its weights below."""
     patches = explanation.maps.on_grid(weights)
     resolution = 320 if side > 1.2 else 160
     height = sheet.picture(overlay(explanation.image, patches, size=resolution), x, y, side)
     relative = relative_to_uniform(weights, patches)
     text = f"{_factor(relative.min())} – {_factor(relative.max())} ×"
-    sheet.words(text, x + side, y + height + 0.14, size=SMALL, colour=MUTED, align="right")
+    sheet.words(text, x + side, y + height + 0.14, size=SMALL, color=MUTED, align="right")
 
 
 def _draw_classes(
     sheet: Sheet, explanation: Explanation, x: float, y: float, width: float, count: int = 5
 ) -> None:
-    """The likeliest classes as bars; blue where right, red where wrong, grey where not known."""
-    said, truth = explanation.classes[0][0], explanation.truth
-    colour = INK if truth is None else GOOD if said == truth else BAD
-    sheet.words(shortened(said, 22), x, y + 0.16, size=TITLE, bold=True, colour=colour)
-    told = (
+    """Draw the most probable classes as bars: blue if correct, red if wrong, dark if unknown."""
+    predicted, truth = explanation.classes[0][0], explanation.truth
+    color = INK if truth is None else GOOD if predicted == truth else BAD
+    sheet.words(shortened(predicted, 22), x, y + 0.16, size=TITLE, bold=True, color=color)
+    verdict = (
         ""
         if truth is None
         else "correct"
-        if said == truth
+        if predicted == truth
         else f"wrong: it is {shortened(truth, 24)}"
     )
-    sheet.words(told, x, y + 0.34, size=SMALL, colour=MUTED)
+    sheet.words(verdict, x, y + 0.34, size=SMALL, color=MUTED)
     for line, (name, probability) in enumerate(explanation.classes[:count]):
         at = y + 0.6 + 0.25 * line
         first = line == 0
-        sheet.words(shortened(name, 20), x, at, size=SMALL + 0.7, colour=INK if first else MUTED)
+        sheet.words(shortened(name, 20), x, at, size=SMALL + 0.7, color=INK if first else MUTED)
         percent = f"{100 * probability:.1f} %"
-        sheet.words(percent, x + width, at, size=SMALL + 0.7, colour=MUTED, align="right")
+        sheet.words(percent, x + width, at, size=SMALL + 0.7, color=MUTED, align="right")
         sheet.bar(x, at + 0.05, width, 0.045, GRID)
-        sheet.bar(x, at + 0.05, probability * width, 0.045, colour if first else MUTED)
+        sheet.bar(x, at + 0.05, probability * width, 0.045, color if first else MUTED)
 
 
 def _draw_heads(sheet: Sheet, explanation: Explanation, left: float, top: float) -> None:
-    """A row for each layer: its heads, then their mean."""
+    """Draw a row for each layer: its heads, then their mean."""
     maps, cell = explanation.maps, _cell(explanation.maps)
     step = cell + 0.08
     starts = [left + LAYER_NAME + step * column for column in range(len(maps.heads))]

@@ -1,8 +1,8 @@
-"""How much of a map lies on the object: `shapes` has exact masks, so it can be counted.
+"""The share of an attention map on the object, measured on `shapes`, which has exact masks.
 
-The weight of a patch is spread evenly over its pixels; its mass on the foreground is the share that
-falls on pixels of the shape. Equal weights give the shape's share of the image, and a trained model
-is compared with the same model before training, on the same images.
+The weight of a patch is divided evenly among its pixels. The mass on the foreground is the share of
+the map on pixels of the shape. A uniform map has the shape's share of the image area as its mass. A
+trained model is compared with its untrained initialization on the same images.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from saccade.data import DatasetInfo, Split, shapes_masks
 from saccade.errors import ConfigError
-from saccade.explain.inputs import pixels_at
+from saccade.explain.hooks import check_model
+from saccade.explain.images import pixels_at
 from saccade.explain.maps import METHODS, Method, attention_maps
-from saccade.explain.observation import check_model
 from saccade.runs import RunFolder
 from saccade.train.build import build_model
-from saccade.train.inspection import Predictor
-from saccade.train.pictures import normalise
+from saccade.train.image_inputs import normalize
+from saccade.train.inference import Predictor
 from saccade.train.run_data import load_run_data
 
 __all__ = ["foreground_mass", "mass_on_foreground", "measure_foreground"]
@@ -33,17 +33,17 @@ CONFIDENCE_Z = 1.96  # 95 % of a normal distribution
 
 
 @dataclass(frozen=True)
-class Masked:
-    """Images (R, C, H, W) as a model takes them, and where their shapes are, (R, H, W)."""
+class MaskedImages:
+    """Normalized images (R, C, H, W) and the masks of their shapes (R, H, W)."""
 
     images: Tensor
     masks: Tensor
 
 
 def mass_on_foreground(patches: Tensor, masks: Tensor) -> Tensor:
-    """The share of each map (R, rows, columns) that lies in its mask, bool (R, H, W): (R,).
+    """The share of each map (R, rows, columns) inside its mask, bool (R, H, W): (R,).
 
-    A map without any weight, such as a gradient's that is negative throughout, counts as even.
+    A map of zeros, such as a gradient map without positive values, counts as uniform.
     """
     height, width = masks.shape[1:]
     rows, columns = patches.shape[1:]
@@ -53,8 +53,8 @@ def mass_on_foreground(patches: Tensor, masks: Tensor) -> Tensor:
     return (weights * covered.mean(dim=(2, 4))).sum(dim=(1, 2)) / weights.sum(dim=(1, 2))
 
 
-def foreground_mass(model: nn.Module, data: Masked, method: Method) -> Tensor:
-    """The mass on the foreground of every image's summary map, (R,)."""
+def foreground_mass(model: nn.Module, data: MaskedImages, method: Method) -> Tensor:
+    """The mass on the foreground of the summary map of each image, (R,)."""
     found = []
     batches = zip(torch.split(data.images, BATCH), torch.split(data.masks, BATCH), strict=True)
     for images, masks in batches:
@@ -71,29 +71,30 @@ def measure_foreground(
     device: str = "auto",
     each: Callable[[Sequence[Method]], Iterable[Method]] = iter,
 ) -> dict[str, Any]:
-    """The mass on the foreground before and after training, by each method, as JSON values.
+    """The mass on the foreground before and after training, for each method, as JSON values.
 
     Args:
         run: A run on the data set `shapes`.
-        count: Test images, from the first on.
-        weights: `best` or `last`; the run's own choice by default.
+        count: Number of test images, starting with the first.
+        weights: `best` or `last`; the run's `train.evaluate_with` by default.
         device: `auto`, `cpu` or `cuda`.
-        each: Goes through the methods, and may show how far it is.
+        each: Iterates over the methods, for example with a progress bar.
     """
     config = run.config()
     if config.data.name != "shapes":
         raise ConfigError(
-            f"--foreground: the run's data set is {config.data.name!r}; only shapes has masks"
+            f"data.name must be 'shapes' for --foreground, got {config.data.name!r}; only shapes "
+            "has masks"
         )
     predictor = Predictor(run, weights=weights, device=device)
     trained = check_model(predictor.model)
-    test = load_run_data(run).test
+    test = load_run_data(run, parts=("test",)).test
     data = _with_masks(test, predictor.info, min(count, len(test)), predictor.device)
     torch.manual_seed(config.run.seed)
-    fresh = build_model(config, predictor.info).to(predictor.device)
+    untrained = build_model(config, predictor.info).to(predictor.device)
     methods = {}
     for method in each(METHODS):
-        before, after = (foreground_mass(m, data, method) for m in (fresh, trained))
+        before, after = (foreground_mass(m, data, method) for m in (untrained, trained))
         methods[method] = {
             "untrained": _interval(before),
             "trained": _interval(after),
@@ -109,14 +110,16 @@ def measure_foreground(
     }
 
 
-def _with_masks(test: Split, info: DatasetInfo, count: int, device: torch.device) -> Masked:
-    images = torch.stack([normalise(pixels_at(test, place), info) for place in range(count)])
+def _with_masks(test: Split, info: DatasetInfo, count: int, device: torch.device) -> MaskedImages:
+    images = torch.stack([normalize(pixels_at(test, place), info) for place in range(count)])
     assert test.origin is not None
-    return Masked(images.to(device), shapes_masks(test.origin[:count], info.image_size[0], "test"))
+    return MaskedImages(
+        images.to(device), shapes_masks(test.origin[:count], info.image_size[0], "test")
+    )
 
 
 def _interval(values: Tensor) -> dict[str, float]:
-    """Mean over the images and its 95 % interval."""
+    """The mean over the images with its 95 % interval."""
     mean, spread = float(values.mean()), float(values.std(correction=1))
     half = CONFIDENCE_Z * spread / math.sqrt(len(values))
     return {"mean": mean, "low": mean - half, "high": mean + half}

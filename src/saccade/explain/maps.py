@@ -1,12 +1,12 @@
-"""Attention maps of an image model, layer by layer and head by head, and rolled out.
+"""Attention maps of an image model per layer and head, and attention rollout.
 
-The map of a head is the row of the class token; a model that pools its tokens has the mean of the
-rows of all tokens, weighted as the pooling weighs them. Rollout (arXiv:2005.00928) follows the
-attention down through all layers, r <- r (I + mean_h A) / 2 from the last to the first. With
-gradients it is r <- r + r mean_h relu(dy/dA * A) (arXiv:2103.15679), less the r it began with.
+The map of a head is the attention row of the class token. In a model that pools its tokens, it is
+the mean of the rows of all tokens, with the weights of the pooling. Rollout (arXiv:2005.00928)
+multiplies the attention of all layers, r <- r (I + mean_h A) / 2 from the last to the first. With
+gradients it is r <- r + r mean_h relu(dy/dA * A) (arXiv:2103.15679), minus the initial r.
 
-r is one row and never a matrix: rows of A are formed for a few queries at a time and summed, so a
-layer costs O(H N^2) time and no more memory than `CHUNK_BYTES`, whatever the mechanism.
+r is a row and never a matrix. Rows of A are computed for a few queries at a time and summed. For
+every attention, a layer takes O(H N^2) time and holds `CHUNK_BYTES` of rows at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError, UnknownNameError
-from saccade.explain.observation import LayerInput, Observation, check_model, observe
+from saccade.explain.hooks import LayerInput, Observation, check_model, observe
 
 __all__ = [
     "METHODS",
@@ -36,23 +36,23 @@ Method = Literal["attention", "rollout", "gradient"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
 CHUNK_BYTES = 32 << 20
-"""Rows of a map that are held at once; what is computed on the way takes a few times as much."""
+"""Size of the rows of a map held at once; intermediate results take a few times as much."""
 
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """What a model looked at in each of B images.
+    """Attention maps of a model for B images.
 
     Attributes:
         logits: (B, K).
-        weights: (B, L, H, N), the map of each chosen layer and head over all tokens. Plain
-            attention sums to one; times its gradient it is as large as it comes.
-        summary: (B, N), all of it in one map, which sums to one: the mean over the chosen layers
-            and heads for `attention`, else the rollout.
-        layers: Which layers of the model.
-        heads: Which heads.
+        weights: (B, L, H, N), the map of each chosen layer and head over all tokens. Each sums to
+            one, except for `gradient`, which multiplies it by its gradient.
+        summary: (B, N), one map that sums to one: the mean over the chosen layers and heads for
+            `attention`, otherwise the rollout.
+        layers: Indices of the chosen layers.
+        heads: Indices of the chosen heads.
         grid: Rows and columns of the patch tokens.
-        method: How the maps were made.
+        method: The method that made the maps.
     """
 
     logits: Tensor
@@ -64,7 +64,7 @@ class AttentionMaps:
     method: Method
 
     def on_grid(self, tokens: Tensor) -> Tensor:
-        """The weights of the patches as a picture: (..., N) -> (..., rows, columns)."""
+        """Arrange the weights of the patches as an image: (..., N) -> (..., rows, columns)."""
         rows, columns = self.grid
         patches = tokens[..., tokens.shape[-1] - rows * columns :]
         return patches.reshape(*patches.shape[:-1], rows, columns)
@@ -79,15 +79,15 @@ def attention_maps(
     method: Method = "rollout",
     target: Tensor | None = None,
 ) -> AttentionMaps:
-    """What a model looks at in some images.
+    """Compute the attention maps of a model for images.
 
     Args:
-        model: A `VisionTransformer` with any attention; left as it was found.
-        images: (B, in_chans, height, width), normalised as in training, on the model's device.
+        model: A `VisionTransformer` with any attention; it is not changed.
+        images: (B, in_chans, height, width), normalized as in training, on the model's device.
         layers: Indices of blocks, -1 for the last; all by default.
         heads: Indices of heads; all by default.
-        method: What `summary` is, and whether the maps are multiplied with their gradient.
-        target: (B,), the classes that gradients are taken of; the predicted ones by default.
+        method: The method of `summary`; `gradient` also multiplies the maps by their gradient.
+        target: (B,), the classes whose logits are differentiated; the predicted ones by default.
     """
     model = check_model(model)
     check_method(method)
@@ -112,13 +112,13 @@ def rollout(
     gradient: bool = False,
     target: Tensor | None = None,
 ) -> Tensor:
-    """Attention followed down through the layers, (B, N) over the tokens, summing to one.
+    """Compute the attention rollout through the layers, (B, N) over the tokens; it sums to one.
 
     Args:
         model: As in `attention_maps`.
         images: As in `attention_maps`.
-        layers: Only these layers; the others count as if they mixed nothing.
-        gradient: Whether every map is multiplied with its gradient first.
+        layers: Layers to include; the others count as the identity.
+        gradient: True multiplies every map by its gradient first.
         target: As in `attention_maps`.
     """
     model = check_model(model)
@@ -150,16 +150,19 @@ def _roll_out(seen: Observation) -> Tensor:
 
 
 def check_method(method: str) -> Method:
-    """Refuse the name of a method that there is not."""
+    """Return the method; raise if its name is unknown."""
     if method not in METHODS:
         raise UnknownNameError("method", method, METHODS)
     return method
 
 
 def choose(name: str, asked: Sequence[int] | None, count: int) -> tuple[int, ...]:
-    """Indices in ascending order, negative ones counted from the end; all of them for None."""
+    """Indices in ascending order; negative ones count from the end, and None selects all."""
     if asked is None:
         return tuple(range(count))
     if not asked or not all(-count <= index < count for index in asked):
-        raise ConfigError(f"{name}={list(asked)}: the model has {name} 0 to {count - 1}")
+        raise ConfigError(
+            f"{name} must be one or more of the model's {name} 0 to {count - 1} (negative numbers "
+            f"count from the end), got {list(asked)}"
+        )
     return tuple(sorted({index % count for index in asked}))

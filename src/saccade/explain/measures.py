@@ -1,4 +1,4 @@
-"""Numbers for a map: how spread out it is, and where its mass lies."""
+"""Statistics of an attention map: its entropy and the location of its mass."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ __all__ = ["describe_map", "entropy", "relative_to_uniform"]
 
 
 def entropy(weights: Tensor) -> Tensor:
-    """Entropy in nats over the last dimension of weights, which are brought to sum one."""
-    shares: Tensor = torch.special.entr(_normalised(weights.double()))
+    """Entropy in nats over the last dimension, of the weights divided by their sum."""
+    shares: Tensor = torch.special.entr(_normalized(weights.double()))
     return shares.sum(dim=-1)
 
 
 def relative_to_uniform(weights: Tensor, patches: Tensor) -> Tensor:
-    """Patches of a map as multiples of what each of its tokens would get in equal parts."""
+    """Weights of the patches as multiples of the weight of a token in a uniform map."""
     return patches * (weights.shape[-1] / float(weights.sum().clamp(min=torch.finfo().tiny)))
 
 
 def describe_map(weights: Tensor, grid: tuple[int, int]) -> dict[str, Any]:
-    """The measures of one map over N tokens, as JSON values.
+    """Statistics of one map over N tokens, as JSON values.
 
     Returns:
         entropy: In nats, over all tokens.
-        relative_entropy: Its share of ln N, the entropy of equal weights.
-        class_token: Share of the mass on the tokens before the patches.
-        centre: Centre of the mass of the patches, (y, x) as fractions of the image.
-        peak: Row and column of the heaviest patch.
-        half_mass: The smallest share of the patches that holds half of their mass.
+        relative_entropy: Entropy divided by ln N, the entropy of a uniform map.
+        class_token: Share of the mass on the tokens in front of the patches.
+        center: Center of the mass of the patches, (y, x) as fractions of the image.
+        peak: Row and column of the patch with the largest weight.
+        half_mass: Smallest share of the patches that holds half of their mass.
     """
     rows, columns = grid
-    shares = _normalised(weights.double().cpu())
+    shares = _normalized(weights.double().cpu())
     patches = shares[len(shares) - rows * columns :]
-    mass = _normalised(patches).view(grid)
+    mass = _normalized(patches).view(grid)
     down = (torch.arange(rows) + 0.5) / rows
     right = (torch.arange(columns) + 0.5) / columns
     heaviest = patches.sort(descending=True).values.cumsum(0)
@@ -46,12 +46,12 @@ def describe_map(weights: Tensor, grid: tuple[int, int]) -> dict[str, Any]:
         "entropy": float(entropy(shares)),
         "relative_entropy": float(entropy(shares)) / math.log(max(2, len(shares))),
         "class_token": float(1 - patches.sum()) if len(shares) > len(patches) else 0.0,
-        "centre": [float(mass.sum(1) @ down.double()), float(mass.sum(0) @ right.double())],
+        "center": [float(mass.sum(1) @ down.double()), float(mass.sum(0) @ right.double())],
         "peak": [peak // columns, peak % columns],
         "half_mass": needed / len(patches),
     }
 
 
-def _normalised(weights: Tensor) -> Tensor:
+def _normalized(weights: Tensor) -> Tensor:
     total = weights.sum(dim=-1, keepdim=True)
     return weights / total.masked_fill(total == 0, 1)

@@ -1,4 +1,4 @@
-"""Modules that own parameters: attention with interchangeable cores, and the parts around it."""
+"""Modules with parameters: attention with interchangeable cores, and the layers around it."""
 
 from typing import TYPE_CHECKING
 

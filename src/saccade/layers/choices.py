@@ -1,4 +1,4 @@
-"""The closed choices of the layers, apart from the layers: a model's config needs no torch."""
+"""Names that the layers accept, without torch: a model's config imports only this module."""
 
 from typing import Literal
 
@@ -6,5 +6,5 @@ __all__ = ["Activation", "Positions", "SequenceEmbedding", "StemName"]
 
 Activation = Literal["gelu", "gelu_tanh"]
 Positions = Literal["learned", "sinusoidal_1d", "sinusoidal_2d", "none"]
-SequenceEmbedding = Literal["linear", "conv", "token"]
+SequenceEmbedding = Literal["linear", "conv", "conv_pyramid", "token"]
 StemName = Literal["patch", "patch_linear", "conv", "conv_pool", "conv_patch", "conv_residual"]

@@ -1,9 +1,9 @@
-"""Convolutions of images of few channels, as one matrix product where that is faster.
+"""Convolution of images with few channels, as one matrix product where that is faster.
 
-cuDNN pads three channels to eight and takes kernels made for many: the first 3x3 layer of
-`residual_cifar` (512 images, 64 channels, H200) took 190 us with its bias and 175 for the gradient
-of its weights. With the pixels under each window written side by side, of which torch.compile makes
-one pass, it takes 60 and 30. Same weights, same state dict as `nn.Conv2d`.
+cuDNN pads three channels to eight and uses kernels made for many channels: the first 3x3 layer of
+`residual_cifar` (512 images, 64 channels, H200) took 190 us with its bias, and the gradient of its
+weights 175 us. A matrix product with the unfolded windows, which torch.compile writes in one pass,
+takes 60 us and 30 us. Weights and state dict are those of `nn.Conv2d`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from saccade.ops.backends import is_compiled_for_gpu
 
 __all__ = ["ImageConv2d"]
 
-MOST_INPUTS = 64
-GRAIN = 16  # numbers that rows of a product's operands are multiples of
+MAX_INPUTS = 64
+GRAIN = 16  # rows of both factors of the product are padded to a multiple of this length
 
 
 class ImageConv2d(nn.Conv2d):
-    """A 2-D convolution of no groups and no dilation, a product where channels are few."""
+    """`nn.Conv2d` without groups and dilation, as a matrix product for few input channels."""
 
     @property
     def has_few_inputs(self) -> bool:
-        """Whether windows are so small that a product is faster."""
-        return self.weight[0].numel() <= MOST_INPUTS
+        """True if windows are small enough for a matrix product to be faster."""
+        return self.weight[0].numel() <= MAX_INPUTS
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve images (B, channels, height, width)."""
@@ -35,7 +35,7 @@ class ImageConv2d(nn.Conv2d):
         return out
 
     def as_product(self, x: Tensor) -> Tensor:
-        """The same as a product of windows with the weights; channels are last in memory."""
+        """Convolve by a matrix product of windows and weights; the result is channels-last."""
         (height, width), (down, right) = self.kernel_size, self.stride
         above, beside = (int(side) for side in self.padding)
         x = F.pad(x, (beside, beside, above, above))

@@ -1,44 +1,44 @@
-"""The cores of attention: what happens between the projections q, k, v and the output.
+"""Attention cores: the computation between the projections q, k, v and the output projection.
 
-A core is a module on (B, H, N, D) that owns the parameters of its mechanism and nothing else. All
-cores answer the same three questions: the output, the weights of chosen queries, the FLOPs.
+A core is a module on tensors (B, H, N, D). It owns the parameters of its mechanism and no others.
+Every core computes its output, the attention weights of chosen queries, and its FLOPs.
 """
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError
 from saccade.layers.residual import is_hooked
-from saccade.ops.arguments import Backend, compute_dtype
+from saccade.ops.arguments import Backend
 from saccade.ops.softmax import packed_softmax_attention, softmax_attention, softmax_weights
 from saccade.ops.taylor import (
     Algorithm,
     check_coefficients,
     explain_choice,
     num_features,
-    output_factor,
     packed_taylor_attention,
     speed_threshold,
     taylor_attention,
     taylor_weights,
-    taylorshift_attention,
-    unit_rows,
 )
 
-__all__ = ["AttentionCore", "SoftmaxCore", "TaylorCore", "TaylorShiftCore"]
+__all__ = ["AttentionCore", "SoftmaxCore", "TaylorCore"]
 
 
 class AttentionCore(nn.Module, ABC):
-    """What `MultiHeadAttention` asks of a mechanism.
+    """Base class of the attention mechanisms of `MultiHeadAttention`.
 
     Args:
-        num_heads: H.
-        head_dim: D, the width of queries, keys and values in a head.
+        num_heads: Number of heads H.
+        head_dim: Width D of queries, keys and values in a head.
         attn_drop: Probability that an attention weight is dropped in training.
     """
+
+    can_drop_weights: ClassVar[bool] = True
+    """True if the mechanism can form its weights in training, which `attn_drop` needs."""
 
     def __init__(self, num_heads: int, head_dim: int, *, attn_drop: float = 0.0) -> None:
         super().__init__()
@@ -56,9 +56,10 @@ class AttentionCore(nn.Module, ABC):
         return self.finish(out, k, key_mask)
 
     def packed(self, qkv: Tensor) -> Tensor:
-        """Attend, q, k and v lying together as one product leaves them.
+        """Attend, with q, k and v in one tensor.
 
-        Whoever hooks into this module hears `forward` called.
+        Uses `attend_packed` if it supports the call, else `forward()`. Falls back to `forward()`
+        so that hooks fire.
 
         Args:
             qkv: (B, N, 3, H, D).
@@ -74,19 +75,19 @@ class AttentionCore(nn.Module, ABC):
         return out
 
     def attend_packed(self, qkv: Tensor) -> Tensor | None:
-        """`packed` in one kernel; None where there is none for such a call."""
+        """Attend in one kernel; None if no kernel supports the call."""
         del qkv
         return None
 
     def __init_subclass__(cls) -> None:
-        """A class that attends otherwise than its parent does not inherit the parent's kernel."""
+        """Reset `attend_packed` in a subclass that overrides the computation of its parent."""
         super().__init_subclass__()
         if "attend_packed" not in vars(cls) and {"forward", "attend", "finish"} & vars(cls).keys():
             cls.attend_packed = AttentionCore.attend_packed  # type: ignore[method-assign]
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None) -> Tensor:
-        """The rows of `attention_weights` times v, by the fastest path."""
+        """Attention weights times v, by the fastest path."""
 
     @abstractmethod
     def attention_weights(
@@ -97,21 +98,21 @@ class AttentionCore(nn.Module, ABC):
         queries: Tensor | slice | None = None,
         key_mask: Tensor | None = None,
     ) -> Tensor:
-        """The weights of chosen queries, (B, H, Q, S), rows summing to one."""
+        """Attention weights of chosen queries, (B, H, Q, S); rows sum to one."""
 
     @abstractmethod
     def flops(self, num_tokens: int) -> int:
-        """FLOPs of matrix products for one sample, all heads, a multiply-add counted as 2."""
+        """FLOPs of the matrix products for one sample, all heads; a multiply-add counts as 2."""
 
     def softmax_counterpart(
         self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None
     ) -> Tensor | None:
-        """The softmax attention that `attend` approximates; None where it approximates none."""
+        """The softmax attention that `attend` approximates; None if it approximates none."""
         del q, k, v, key_mask
         return None
 
     def finish(self, out: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
-        """What a mechanism does to its output last; nothing by default."""
+        """Postprocess the output, such as scale it; the identity by default."""
         del k, key_mask
         return out
 
@@ -124,7 +125,7 @@ class SoftmaxCore(AttentionCore):
         return softmax_attention(q, k, v, key_mask=key_mask)
 
     def attend_packed(self, qkv: Tensor) -> Tensor | None:
-        """Heads that are short enough, each in one program."""
+        """Attend in one kernel, one program per head, if the sequence is short enough."""
         return packed_softmax_attention(qkv)
 
     def attention_weights(
@@ -139,22 +140,22 @@ class SoftmaxCore(AttentionCore):
         return softmax_weights(q, k, key_mask=key_mask, queries=queries)
 
     def flops(self, num_tokens: int) -> int:
-        """4 N^2 D a head."""
+        """4 N^2 D per head."""
         return 4 * self.num_heads * num_tokens**2 * self.head_dim
 
 
 class TaylorCore(AttentionCore):
-    """c + b s + a s^2 with s = q.k / sqrt(D), q and k as they are (TaylorIR).
+    """Taylor attention: weights c + b s + a s^2 of s = q.k / sqrt(D), as in TaylorIR.
 
     Args:
-        num_heads: H.
-        head_dim: D.
-        attn_drop: As in `AttentionCore`. Dropping weights needs the weights: `direct` is then used
-            at every length, so that the number of tokens does not change the training.
+        num_heads: Number of heads H.
+        head_dim: Width D of a head.
+        attn_drop: As in `AttentionCore`. Only `direct` forms weights to drop, so with dropout it is
+            used at every length, and the number of tokens does not change the training.
         coefficients: (a, b, c).
         algorithm: `direct`, `efficient`, or `auto`.
         N0: With `auto`, `efficient` is used for more than N0 tokens; by default
-            `explain_choice` decides.
+            `explain_choice` chooses.
         backend: As in `taylor_attention`.
     """
 
@@ -184,8 +185,8 @@ class TaylorCore(AttentionCore):
     def N0(self) -> int:  # noqa: N802 - the paper's name
         """The number of tokens above which the linear-time form is used.
 
-        Where none was set, the one by FLOPs alone; a CPU goes by twice as many, and fused kernels
-        have their own (`explain_choice`).
+        If it was not set, this is the threshold by FLOPs alone. `explain_choice` uses twice as many
+        tokens on a CPU, and a threshold of their own for fused kernels.
         """
         if self._threshold is not None:
             return self._threshold
@@ -196,14 +197,14 @@ class TaylorCore(AttentionCore):
         self._threshold = int(tokens)
 
     def choose(self, num_queries: int, num_keys: int) -> Algorithm:
-        """The algorithm for a number of tokens: the explicit one, by N0, or the library's rule."""
+        """The algorithm for a number of tokens: as set, else by N0, else by `explain_choice`."""
         algorithm = self._settled(num_keys)
         if algorithm != "auto":
             return algorithm
         return explain_choice(num_queries, num_keys, head_dim=self.head_dim).algorithm
 
     def _settled(self, num_keys: int) -> Algorithm:
-        """What the options decide; `auto` leaves it to the function, which knows the device."""
+        """The algorithm that the options imply; `auto` if `taylor_attention` is to choose."""
         if self.attn_drop > 0:
             return "direct"
         if self.algorithm != "auto" or self._threshold is None:
@@ -215,7 +216,7 @@ class TaylorCore(AttentionCore):
         return self.attend_by(self._settled(k.shape[2]), q, k, v, key_mask=key_mask)
 
     def attend_packed(self, qkv: Tensor) -> Tensor | None:
-        """Heads that are short enough, each in one program."""
+        """Attend in one kernel, one program per head, if the sequence is short enough."""
         return packed_taylor_attention(
             qkv,
             None,
@@ -246,18 +247,18 @@ class TaylorCore(AttentionCore):
         queries: Tensor | slice | None = None,
         key_mask: Tensor | None = None,
     ) -> Tensor:
-        """Rows of the Taylor-softmax."""
+        """Rows of the Taylor softmax."""
         coefficients = self.coefficients
         return taylor_weights(q, k, coefficients=coefficients, key_mask=key_mask, queries=queries)
 
     def softmax_counterpart(
         self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None
     ) -> Tensor:
-        """Softmax of q.k / sqrt(D), whose exp is expanded."""
+        """Softmax attention of the same scores q.k / sqrt(D)."""
         return softmax_attention(q, k, v, key_mask=key_mask)
 
     def flops(self, num_tokens: int) -> int:
-        """4 N^2 D a head, or 4 N F (D+1) in linear time."""
+        """4 N^2 D per head, or 4 N F (D + 1) in linear time."""
         if self.choose(num_tokens, num_tokens) == "direct":
             return 4 * self.num_heads * num_tokens**2 * self.head_dim
         features = num_features(self.head_dim)
@@ -266,146 +267,3 @@ class TaylorCore(AttentionCore):
     def extra_repr(self) -> str:
         """The options, for `print(model)`."""
         return f"coefficients={self.coefficients}, algorithm={self.algorithm!r}, N0={self.N0}"
-
-
-class TaylorShiftCore(TaylorCore):
-    """TaylorShift (arXiv:2403.02920): unit q and k, temperature tau per head, s = tau q.k.
-
-    Args:
-        num_heads: H.
-        head_dim: D.
-        attn_drop: As in `TaylorCore`.
-        coefficients: (a, b, c).
-        algorithm: As in `TaylorCore`.
-        N0: As in `TaylorCore`.
-        backend: As in `taylor_attention`.
-        normalize_input: Divide every q and k by its length. Without it s = tau q.k / sqrt(D).
-        output_normalized: Multiply the output by sqrt(N / D), N the number of keys attended to,
-            which keeps its size independent of N.
-    """
-
-    def __init__(
-        self,
-        num_heads: int,
-        head_dim: int,
-        *,
-        attn_drop: float = 0.0,
-        coefficients: tuple[float, float, float] = (0.5, 1.0, 1.0),
-        algorithm: Algorithm = "auto",
-        N0: int | None = None,
-        backend: Backend = "auto",
-        normalize_input: bool = True,
-        output_normalized: bool = True,
-    ) -> None:
-        super().__init__(
-            num_heads,
-            head_dim,
-            attn_drop=attn_drop,
-            coefficients=coefficients,
-            algorithm=algorithm,
-            N0=N0,
-            backend=backend,
-        )
-        self.normalize_input = normalize_input
-        self.output_normalized = output_normalized
-        self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
-        """As in every core; where nothing is dropped, both normalisations in one call."""
-        if not self.normalize_input or (self.training and self.attn_drop > 0):
-            return super().forward(q, k, v, key_mask=key_mask)
-        algorithm = self._settled(k.shape[2])
-        return self._shifted(algorithm, q, k, v, key_mask, self.output_normalized)
-
-    def attend_packed(self, qkv: Tensor) -> Tensor | None:
-        """Heads that are short enough, each in one program, where rows are normalised."""
-        if not self.normalize_input:
-            return None
-        return packed_taylor_attention(
-            qkv,
-            self.temperature.flatten(),
-            coefficients=self.coefficients,
-            normalise_output=self.output_normalized,
-            algorithm=self._settled(qkv.shape[1]),
-            backend=self.backend,
-        )
-
-    def attend_by(
-        self, algorithm: Algorithm, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None
-    ) -> Tensor:
-        """TaylorShift attention by a given algorithm, its output not yet scaled."""
-        if self.normalize_input:
-            return self._shifted(algorithm, q, k, v, key_mask, normalise_output=False)
-        q = q * self.temperature.to(q.dtype)
-        return super().attend_by(algorithm, q, k, v, key_mask=key_mask)
-
-    def _shifted(
-        self,
-        algorithm: Algorithm,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        key_mask: Tensor | None,
-        normalise_output: bool,
-    ) -> Tensor:
-        return taylorshift_attention(
-            q,
-            k,
-            v,
-            self.temperature.flatten(),
-            coefficients=self.coefficients,
-            key_mask=key_mask,
-            normalise_output=normalise_output,
-            algorithm=algorithm,
-            backend=self.backend,
-        )
-
-    def attention_weights(
-        self,
-        q: Tensor,
-        k: Tensor,
-        *,
-        queries: Tensor | slice | None = None,
-        key_mask: Tensor | None = None,
-    ) -> Tensor:
-        """Rows of the Taylor-softmax of the normalised rows."""
-        if not self.normalize_input:
-            q = q * self.temperature.to(q.dtype)
-            return super().attention_weights(q, k, queries=queries, key_mask=key_mask)
-        q_unit, k_unit = unit_rows(q, k, self.temperature)
-        weights = taylor_weights(
-            q_unit,
-            k_unit,
-            scale=1.0,
-            coefficients=self.coefficients,
-            key_mask=key_mask,
-            queries=queries,
-        )
-        return weights.to(q.dtype)
-
-    def softmax_counterpart(
-        self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None
-    ) -> Tensor:
-        """Softmax of the mechanism's own scores, those of normalised rows at its temperature."""
-        if not self.normalize_input:
-            return super().softmax_counterpart(
-                q * self.temperature.to(q.dtype), k, v, key_mask=key_mask
-            )
-        q_unit, k_unit = unit_rows(q, k, self.temperature)
-        return softmax_attention(
-            q_unit.to(q.dtype), k_unit.to(k.dtype), v, scale=1.0, key_mask=key_mask
-        )
-
-    def finish(self, out: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Multiply by sqrt(N / D)."""
-        if not self.output_normalized:
-            return out
-        factor = output_factor(k, key_mask, compute_dtype(out.dtype))
-        return out * (factor if isinstance(factor, float) else factor.to(out.dtype))
-
-    def extra_repr(self) -> str:
-        """The options, for `print(model)`."""
-        return (
-            f"{super().extra_repr()}, normalize_input={self.normalize_input}, "
-            f"output_normalized={self.output_normalized}"
-        )

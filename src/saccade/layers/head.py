@@ -1,4 +1,4 @@
-"""Classifiers over one pooled feature vector: a linear map, or TaylorIR's hidden GELU head.
+"""Classification heads: a linear layer, or the MLP with one hidden layer of TaylorIR.
 
 Layout (B, C) to (B, classes).
 """
@@ -20,8 +20,8 @@ class MlpHead(nn.Module):
         dim: Width of the pooled features.
         hidden_dim: Hidden features.
         num_classes: Number of logits.
-        act: Which GELU.
-        drop: Dropout before the last linear map.
+        act: GELU variant.
+        drop: Dropout before the last linear layer.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ def build_head(
     act: Activation = "gelu",
     drop: float = 0.0,
 ) -> nn.Module:
-    """A linear head, an `MlpHead` where `hidden_dim` is given, nothing for no classes."""
+    """Build a linear head, an `MlpHead` if `hidden_dim` is given, or an identity for 0 classes."""
     if num_classes == 0:
         return nn.Identity()
     if hidden_dim is None:
@@ -60,6 +60,6 @@ def build_head(
 
 
 def head_flops(head: nn.Module) -> int:
-    """Forward operations of a head for one sample, a multiply-add counted as two."""
+    """Forward FLOPs of a head for one sample; a multiply-add counts as 2."""
     linears = [module for module in head.modules() if isinstance(module, nn.Linear)]
     return sum(2 * linear.weight.numel() for linear in linears)

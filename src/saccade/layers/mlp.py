@@ -1,6 +1,6 @@
-"""The feed-forward half of a block: two linear maps with a GELU between them.
+"""The MLP of a block: two linear layers with a GELU between them.
 
-Layout (B, N, C). Cost 4 N C F multiply-adds counted as two, for F hidden features.
+Layout (B, N, C). Cost 4 N C F FLOPs for F hidden features; a multiply-add counts as 2.
 Parameter names are timm's (`fc1`, `fc2`).
 """
 
@@ -15,10 +15,10 @@ __all__ = ["Mlp", "activation"]
 
 
 class Gelu(nn.GELU):
-    """GELU by the fastest path."""
+    """`nn.GELU` by the fastest path."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """GELU of every number."""
+        """Apply GELU to every element."""
         return gelu(x, "tanh" if self.approximate == "tanh" else "none")
 
 
@@ -33,26 +33,32 @@ class Mlp(nn.Module):
     Args:
         dim: Width C of the tokens.
         hidden_dim: Hidden features F.
-        act: Which GELU.
-        drop: Dropout after each linear map.
+        act: GELU variant.
+        drop: Dropout after each linear layer.
+        act_drop: Dropout after the activation instead of `drop`; None for `drop`.
     """
 
     def __init__(
-        self, dim: int, hidden_dim: int, act: Activation = "gelu", drop: float = 0.0
+        self,
+        dim: int,
+        hidden_dim: int,
+        act: Activation = "gelu",
+        drop: float = 0.0,
+        act_drop: float | None = None,
     ) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden_dim)
         self.act = activation(act)
-        self.drop1 = nn.Dropout(drop)
+        self.drop1 = nn.Dropout(drop if act_drop is None else act_drop)
         self.fc2 = nn.Linear(hidden_dim, dim)
         self.drop2 = nn.Dropout(drop)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map every token on its own, (B, N, C) to (B, N, C)."""
+        """Apply the MLP to each token, (B, N, C) to (B, N, C)."""
         x = self.drop1(self.act(self.fc1(x)))  # (B, N, F)
         out: Tensor = self.drop2(self.fc2(x))
         return out
 
     def flops(self, num_tokens: int) -> int:
-        """Forward operations for one sample, a multiply-add counted as two."""
+        """Forward FLOPs for one sample; a multiply-add counts as 2."""
         return 2 * num_tokens * (self.fc1.weight.numel() + self.fc2.weight.numel())

@@ -1,9 +1,9 @@
-"""Cores with a positive feature map: Performer (FAVOR+) and its kernels, in linear time.
+"""Linear-time cores with a positive feature map: Performer (FAVOR+) and its variants.
 
     o_i = sum_j (phi(q_i).phi(k_j)) v_j / sum_j phi(q_i).phi(k_j)
 
 phi is random and fixed (`RandomFeatureCore`) or learned (`LearnedFeatureCore`); see
-`saccade.ops.linear.feature_maps`. Cost: 4 N M (D + E) FLOPs a head for M random features.
+`saccade.ops.linear.feature_maps`. Cost: 4 N M (D + E) FLOPs per head for M random features.
 """
 
 import math
@@ -30,22 +30,24 @@ __all__ = ["FeatureCore", "LearnedFeatureCore", "RandomFeatureCore"]
 
 LearnedKind = Literal["mlp", "mix"]
 
-# The features are positive as they are. FAVOR+ weights can be far below 1e-6, once the largest
-# exponents are taken out of them, and an eps of that size would drown them.
+# The features are positive, so no eps is needed. FAVOR+ weights can be far below 1e-6 once the
+# largest exponents are subtracted, and an eps of that size would be larger than they are.
 _WEIGHT_EPS = 0.0
 
-# torch's CPU generator reads the low 32 bits of a seed; seeds stay within 31.
+# torch's CPU generator uses only the low 32 bits of a seed, so seeds are below 2**31.
 _SEEDS = 1 << 31
 _REDRAW_STRIDE = 1_000_003
 
 
 def default_num_features(head_dim: int) -> int:
-    """D ln D, which the Performer paper's theory asks for, up to a multiple of 8."""
+    """D ln D, as in the theory of the Performer paper, rounded up to a multiple of 8."""
     return max(8, 8 * math.ceil(head_dim * math.log(head_dim) / 8)) if head_dim > 1 else 8
 
 
 class FeatureCore(AttentionCore):
-    """Linear attention with the features of a subclass."""
+    """Linear attention with the feature map of a subclass."""
+
+    can_drop_weights = False
 
     def __init__(
         self, num_heads: int, head_dim: int, *, attn_drop: float, num_features: int | None
@@ -53,11 +55,11 @@ class FeatureCore(AttentionCore):
         super().__init__(num_heads, head_dim, attn_drop=attn_drop)
         if attn_drop > 0:
             raise ConfigError(
-                f"attn_drop={attn_drop}: linear attention has no weights to drop; use attn_drop=0, "
-                "proj_drop, or an attention with weights (softmax, taylor, taylorshift)"
+                f"attn_drop must be 0, got {attn_drop}: linear attention has no weights to drop; "
+                "use proj_drop, or an attention with weights (softmax, taylor, taylorshift)"
             )
         if num_features is not None and num_features < 1:
-            raise ConfigError(f"num_features={num_features}; expected at least 1")
+            raise ConfigError(f"num_features must be at least 1, got {num_features}")
         self.num_features = num_features or default_num_features(head_dim)
 
     @abstractmethod
@@ -65,7 +67,7 @@ class FeatureCore(AttentionCore):
         """phi(x): (B, H, N, D) -> (B, H, N, M)."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None) -> Tensor:
-        """Linear attention over the features."""
+        """Linear attention over the features of q and k."""
         phi_q = self.features(q, is_query=True)
         phi_k = self.features(k, is_query=False, key_mask=key_mask)
         return linear_attention(phi_q, phi_k, v, eps=_WEIGHT_EPS, key_mask=key_mask)
@@ -78,14 +80,14 @@ class FeatureCore(AttentionCore):
         queries: Tensor | slice | None = None,
         key_mask: Tensor | None = None,
     ) -> Tensor:
-        """Rows of phi(q).phi(k), normalised."""
+        """Rows of phi(q).phi(k), divided by their sums."""
         phi_q = self.features(q, is_query=True)
         phi_k = self.features(k, is_query=False, key_mask=key_mask)
         weights = linear_weights(phi_q, phi_k, eps=_WEIGHT_EPS, key_mask=key_mask, queries=queries)
         return weights.to(q.dtype)
 
     def flops(self, num_tokens: int) -> int:
-        """Features of q and k, the state, its product with the queries, and the denominator."""
+        """FLOPs of the features, of the sums over keys, and of their products with the queries."""
         attention = num_tokens * self.num_features * (4 * self.head_dim + 2)
         return self.num_heads * (attention + self.feature_flops(2 * num_tokens))
 
@@ -95,16 +97,16 @@ class FeatureCore(AttentionCore):
 
 
 class RandomFeatureCore(FeatureCore):
-    """A feature map over a fixed random projection with orthogonal rows.
+    """Linear attention with the features of a fixed random projection with orthogonal rows.
 
-    The projection and the seed it was drawn from are buffers: both are saved with the model.
+    The projection and its seed are buffers, so both are saved with the model.
 
     Args:
-        num_heads: H.
-        head_dim: D.
+        num_heads: Number of heads H.
+        head_dim: Width D of a head.
         attn_drop: Must be 0.
         feature_map: The name of a function in `saccade.ops.linear`.
-        num_features: M; D ln D by default.
+        num_features: Number of features M; D ln D by default.
         feature_seed: Seed of the projection; drawn from torch's generator by default.
     """
 
@@ -131,7 +133,7 @@ class RandomFeatureCore(FeatureCore):
 
     @torch.no_grad()
     def redraw(self, seed: int | None = None) -> None:
-        """Draw a new projection, from `seed` or from one that follows the present seed."""
+        """Draw a new projection from `seed`, by default one computed from the current seed."""
         if seed is None:
             seed = (int(self.feature_seed) + _REDRAW_STRIDE) % _SEEDS
         drawn = orthogonal_projection(self.num_features, self.head_dim, seed=seed)
@@ -139,13 +141,13 @@ class RandomFeatureCore(FeatureCore):
         self.feature_seed.fill_(seed)
 
     def features(self, x: Tensor, *, is_query: bool, key_mask: Tensor | None = None) -> Tensor:
-        """The chosen feature map of x."""
+        """Apply the feature map to x."""
         return random_features(
             x, self.projection, self.feature_map, is_query=is_query, key_mask=key_mask
         )
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None) -> Tensor:
-        """Features and linear attention in one function."""
+        """Compute features and linear attention in one call."""
         return performer_attention(
             q,
             k,
@@ -159,13 +161,13 @@ class RandomFeatureCore(FeatureCore):
     def softmax_counterpart(
         self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None
     ) -> Tensor | None:
-        """Softmax of q.k / sqrt(D) for FAVOR+; the other feature maps are kernels of their own."""
+        """Softmax attention for FAVOR+; None for the others, which do not approximate it."""
         if self.feature_map != "favor_softmax":
             return None
         return softmax_attention(q, k, v, key_mask=key_mask)
 
     def feature_flops(self, num_tokens: int) -> int:
-        """One product with the projection."""
+        """FLOPs of the product with the projection."""
         return 2 * num_tokens * self.head_dim * self.num_features
 
     def extra_repr(self) -> str:
@@ -174,15 +176,15 @@ class RandomFeatureCore(FeatureCore):
 
 
 class LearnedFeatureCore(FeatureCore):
-    """f-theta: a feature map that is learned with the rest, shared by the heads.
+    """f-theta: linear attention with a learned feature map that all heads share.
 
     Args:
-        num_heads: H.
-        head_dim: D.
+        num_heads: Number of heads H.
+        head_dim: Width D of a head.
         attn_drop: Must be 0.
         kind: `mlp`, D -> hidden -> ReLU -> M -> softplus; or `mix`, mu exp(z/t) + (1 - mu)
             relu(z/t) over a learned projection z, with mu and t learned for each head.
-        num_features: M; D ln D by default.
+        num_features: Number of features M; D ln D by default.
         hidden: Width of the MLP.
         feature_seed: Seed of the initial weights; drawn from torch's generator by default.
     """
@@ -212,10 +214,10 @@ class LearnedFeatureCore(FeatureCore):
             self.projection = nn.Parameter(torch.empty(self.num_features, head_dim))
             self.mu_logit = nn.Parameter(torch.zeros(num_heads, 1, 1))
             self.log_temperature = nn.Parameter(torch.zeros(num_heads, 1, 1))
-        self._initialise(_draw_seed() if feature_seed is None else feature_seed)
+        self._initialize(_draw_seed() if feature_seed is None else feature_seed)
 
     @torch.no_grad()
-    def _initialise(self, seed: int) -> None:
+    def _initialize(self, seed: int) -> None:
         if self.kind == "mix":
             drawn = orthogonal_projection(self.num_features, self.head_dim, seed=seed)
             self.projection.copy_(drawn)
@@ -225,7 +227,7 @@ class LearnedFeatureCore(FeatureCore):
         self.w2.copy_(second / math.sqrt(self.hidden))
 
     def features(self, x: Tensor, *, is_query: bool, key_mask: Tensor | None = None) -> Tensor:
-        """The learned features of x, the same function for queries and keys."""
+        """Apply the learned feature map, which is the same for queries and keys."""
         del is_query, key_mask
         if self.kind == "mlp":
             return linear.ftheta_mlp(x, self.w1, self.b1, self.w2, self.b2)
@@ -233,7 +235,7 @@ class LearnedFeatureCore(FeatureCore):
         return linear.ftheta_mix(x, self.projection, mu, temperature)
 
     def feature_flops(self, num_tokens: int) -> int:
-        """The products of the MLP, or the one with the projection."""
+        """FLOPs of the MLP, or of the product with the projection."""
         if self.kind == "mix":
             return 2 * num_tokens * self.head_dim * self.num_features
         return 2 * num_tokens * self.hidden * (self.head_dim + self.num_features)

@@ -1,8 +1,8 @@
-"""Where a token is: sinusoidal tables and the resampling of learned ones.
+"""Position embeddings: sinusoidal tables, and resampling of learned tables.
 
 Sinusoids (arXiv:1706.03762): channel 2i of position p is sin(p / 10000^(2i/C)), channel 2i+1 the
-cosine. In two dimensions half the channels code the row and half the column. Prefix tokens (the
-class token) count as positions 0, 1, ... in one dimension and get zeros in two.
+cosine. In two dimensions half of the channels encode the row and half the column. Prefix tokens
+(the class token) have positions 0, 1, ... in one dimension and zeros in two.
 
 Layout (1, N, C), prefix tokens first, then the grid row by row.
 """
@@ -37,19 +37,19 @@ def _as_table(waves: Tensor) -> Tensor:
 
 
 def sinusoidal_1d(length: int, dim: int) -> Tensor:
-    """The table of positions 0 to `length` - 1, (1, length, dim)."""
+    """Sinusoidal table of positions 0 to `length` - 1, (1, length, dim)."""
     return _as_table(_waves(length, dim))
 
 
 def sinusoidal_2d(grid: tuple[int, int], dim: int, num_prefix_tokens: int = 0) -> Tensor:
-    """The table of a grid (rows, columns), (1, prefix + rows * columns, dim).
+    """Sinusoidal table of a grid (rows, columns), (1, prefix + rows * columns, dim).
 
     Raises:
-        ConfigError: Where `dim` does not split into sines and cosines of two axes.
+        ConfigError: If `dim` is not a multiple of 4: sine and cosine of two axes.
     """
     if dim % 4:
         raise ConfigError(
-            f"embed_dim={dim}: two-dimensional sinusoidal positions need a multiple of 4"
+            f"embed_dim must be a multiple of 4 for sinusoidal positions of a grid, got {dim}"
         )
     rows, columns = (_waves(side, dim // 2) for side in grid)
     table = torch.cat(
@@ -69,13 +69,13 @@ def resample_grid_positions(
     new_grid: tuple[int, int],
     num_prefix_tokens: int = 0,
 ) -> Tensor:
-    """Resize a learned table to another grid: bicubic with antialiasing, as timm does.
+    """Resize a learned table to another grid, bicubic with antialiasing as in timm.
 
     Args:
         table: (1, prefix + rows * columns, C); the prefix entries are kept as they are.
         old_grid: Rows and columns of `table`.
-        new_grid: Rows and columns wanted.
-        num_prefix_tokens: Entries in front of the grid.
+        new_grid: Rows and columns of the result.
+        num_prefix_tokens: Number of entries in front of the grid.
     """
     prefix, grid = table[:, :num_prefix_tokens], table[:, num_prefix_tokens:]
     if old_grid == new_grid:
@@ -87,7 +87,7 @@ def resample_grid_positions(
 
 
 def resample_line_positions(table: Tensor, length: int, num_prefix_tokens: int = 0) -> Tensor:
-    """Resize a learned table of a sequence to `length` positions, linearly."""
+    """Resize a learned table of a sequence to `length` positions by linear interpolation."""
     prefix, line = table[:, :num_prefix_tokens], table[:, num_prefix_tokens:]
     if line.shape[1] == length:
         return table

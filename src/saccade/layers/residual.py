@@ -1,7 +1,7 @@
-"""What is added to the residual stream, alone or together with the layer norm that follows.
+"""Addition of a branch to the residual stream, alone or fused with the layer norm that follows.
 
-Compiled code for a GPU adds and normalises in one kernel (`ops/norm`). Layout (B, N, C); `keep`,
-(B,), is the factor of each sample's branch, None for 1 (stochastic depth, arXiv:1603.09382).
+Compiled code for a GPU adds and normalizes in one kernel (`ops/norm`). Layout (B, N, C). `keep`
+(B,) holds the factor of each sample's branch; None means 1 (stochastic depth, arXiv:1603.09382).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["add", "add_norm", "is_hooked"]
 
 
 def add(x: Tensor, branch: Tensor | None, keep: Tensor | None) -> Tensor:
-    """The stream with a branch added to it; None for no branch."""
+    """Add a branch to the residual stream; None for no branch."""
     if branch is None:
         return x
     if keep is not None:
@@ -26,7 +26,7 @@ def add(x: Tensor, branch: Tensor | None, keep: Tensor | None) -> Tensor:
 def add_norm(
     x: Tensor, branch: Tensor | None, keep: Tensor | None, norm: nn.Module
 ) -> tuple[Tensor, Tensor]:
-    """The stream with a branch added to it, and its norm."""
+    """Add a branch to the residual stream; return the sum and its layer norm."""
     if is_compiled_for_gpu(x) and type(norm) is nn.LayerNorm and not is_hooked(norm):
         fused = ops.add_norm(x, branch, keep, norm.weight, norm.bias, eps=norm.eps)
         if fused is not None:
@@ -36,6 +36,6 @@ def add_norm(
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether somebody waits for the module to be called."""
+    """True if forward or backward hooks are registered."""
     hooks = module._forward_hooks, module._forward_pre_hooks
     return any((*hooks, module._backward_hooks, module._backward_pre_hooks))

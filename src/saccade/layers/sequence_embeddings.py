@@ -1,13 +1,14 @@
-"""What turns a sequence into tokens of the model's width.
+"""Embeddings of a sequence as tokens of the model's width C.
 
 | name | input | layers |
 |---|---|---|
 | `linear` | (B, N, input_dim) numbers | one linear map |
-| `conv` | (B, N, input_dim) numbers | (Conv1d of 3, GroupNorm, GELU) three times |
-| `token` | (B, N) integers below input_dim | a table |
+| `conv` | (B, N, input_dim) numbers | (Conv1d of 3, GroupNorm, GELU) three times, each C wide |
+| `conv_pyramid` | (B, N, input_dim) numbers | the same, C/4, C/2, C wide, no bias: TaylorShift |
+| `token` | (B, N) integers below input_dim | an embedding table |
 
-A padded sequence gives its real tokens the values that the unpadded one gives them: padding is
-zeroed before every convolution and left out of the group statistics.
+Padding does not change the values of the real tokens: it is zeroed before every convolution and
+left out of the group statistics.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ __all__ = [
 def _check_features(x: Tensor, input_dim: int) -> None:
     if x.dim() != 3 or x.shape[2] != input_dim:
         raise ConfigError(
-            f"x has shape {tuple(x.shape)}: expected (batch, tokens, input_dim={input_dim})"
+            f"x must be a tensor of shape (batch, tokens, input_dim={input_dim}), got "
+            f"{tuple(x.shape)}"
         )
 
 
 class LinearEmbedding(nn.Module):
-    """One linear map a token.
+    """One linear layer for each token.
 
     Args:
-        input_dim: Features of the input.
+        input_dim: Number of input features.
         dim: Width C.
     """
 
@@ -54,7 +56,7 @@ class LinearEmbedding(nn.Module):
         return out
 
     def flops(self, num_tokens: int) -> int:
-        """Forward operations for one sample, a multiply-add counted as two."""
+        """Forward FLOPs for one sample; a multiply-add counts as 2."""
         return 2 * num_tokens * self.proj.weight.numel()
 
 
@@ -74,33 +76,42 @@ class TokenEmbedding(nn.Module):
         """(B, N) integers to (B, N, C)."""
         if x.dim() != 2 or x.is_floating_point():
             raise ConfigError(
-                f"x has shape {tuple(x.shape)} and dtype {x.dtype}: "
-                f"expected (batch, tokens) integers below input_dim={self.proj.num_embeddings}"
+                f"x must be integers below input_dim={self.proj.num_embeddings} of shape "
+                f"(batch, tokens), got {x.dtype} of shape {tuple(x.shape)}"
             )
         out: Tensor = self.proj(x)
         return out
 
     def flops(self, num_tokens: int) -> int:
-        """A look-up costs no arithmetic."""
+        """0: a table look-up needs no arithmetic."""
         return 0
 
 
 class ConvEmbedding(nn.Module):
-    """Three convolutions of width 3 along the sequence, each with GroupNorm and GELU.
+    """Three convolutions of kernel size 3 along the sequence, each with GroupNorm and GELU.
 
     Args:
-        input_dim: Features of the input.
+        input_dim: Number of input features.
         dim: Width C.
-        num_groups: Groups of the norm; must divide `dim`.
+        num_groups: Number of groups of the norms; must divide the widths.
+        pyramid: True for convolutions C/4, C/2 and C wide without bias; False for three C wide
+            with bias.
     """
 
-    def __init__(self, input_dim: int, dim: int, num_groups: int = 1) -> None:
+    def __init__(
+        self, input_dim: int, dim: int, num_groups: int = 1, *, pyramid: bool = False
+    ) -> None:
         super().__init__()
-        widths = [input_dim, dim, dim, dim]
+        if pyramid and dim < 4:
+            raise ConfigError(
+                f"embed_dim must be at least 4 with embedding='conv_pyramid', got {dim}"
+            )
+        widths = [dim // 4, dim // 2, dim] if pyramid else [dim, dim, dim]
         self.convs = nn.ModuleList(
-            nn.Conv1d(before, after, 3, padding=1) for before, after in pairwise(widths)
+            nn.Conv1d(before, after, 3, padding=1, bias=not pyramid)
+            for before, after in pairwise([input_dim, *widths])
         )
-        self.norms = nn.ModuleList(nn.GroupNorm(num_groups, dim) for _ in self.convs)
+        self.norms = nn.ModuleList(nn.GroupNorm(num_groups, width) for width in widths)
         self.act = nn.GELU()
         self.input_dim = input_dim
 
@@ -115,28 +126,30 @@ class ConvEmbedding(nn.Module):
         return x.transpose(1, 2)
 
     def flops(self, num_tokens: int) -> int:
-        """Forward operations for one sample, a multiply-add counted as two."""
+        """Forward FLOPs for one sample; a multiply-add counts as 2."""
         return 2 * num_tokens * sum(p.numel() for p in self.convs.parameters() if p.dim() == 3)
 
 
 def _masked_group_norm(x: Tensor, keep: Tensor, norm: nn.Module) -> Tensor:
-    """GroupNorm of (B, C, N) with the statistics of the places where `keep` (B, 1, N) is 1."""
+    """GroupNorm of (B, C, N) with statistics over the tokens whose `keep` (B, 1, N) is 1."""
     assert isinstance(norm, nn.GroupNorm)
     batch, _, tokens = x.shape
     grouped = x.reshape(batch, norm.num_groups, -1, tokens)  # (B, G, C / G, N)
     keep = keep[:, None]
     count = (keep.sum(dim=(2, 3), keepdim=True) * grouped.shape[2]).clamp(min=1)
     mean = (grouped * keep).sum(dim=(2, 3), keepdim=True) / count
-    centred = grouped - mean
-    variance = (centred.square() * keep).sum(dim=(2, 3), keepdim=True) / count
-    normal = (centred * torch.rsqrt(variance + norm.eps)).flatten(1, 2)
+    centered = grouped - mean
+    variance = (centered.square() * keep).sum(dim=(2, 3), keepdim=True) / count
+    normal = (centered * torch.rsqrt(variance + norm.eps)).flatten(1, 2)
     return normal * norm.weight[:, None] + norm.bias[:, None]
 
 
 def build_sequence_embedding(
     name: SequenceEmbedding, input_dim: int, dim: int
 ) -> LinearEmbedding | ConvEmbedding | TokenEmbedding:
-    """Build an embedding by name: `linear`, `conv` or `token`."""
+    """Build an embedding by name, as in the table above."""
+    if name == "conv_pyramid":
+        return ConvEmbedding(input_dim, dim, pyramid=True)
     table = {"linear": LinearEmbedding, "conv": ConvEmbedding, "token": TokenEmbedding}
     embedding: LinearEmbedding | ConvEmbedding | TokenEmbedding = table[name](input_dim, dim)
     return embedding

@@ -1,13 +1,13 @@
-"""Stems: what turns an image into a grid of tokens.
+"""Stems: layers that turn an image into a grid of tokens.
 
 | name | tokens | layers |
 |---|---|---|
-| `patch` | one a patch | one strided convolution (timm's `patch_embed.proj`) |
-| `patch_linear` | one a patch | patches flattened, then a linear map: the same map as `patch` |
-| `conv` | one a pixel | (Conv3x3, BN, GELU) twice, C/2 then C: TaylorIR |
-| `conv_pool` | one every 2x2 pixels | (Conv3x3, BN, GELU) three times, C/4, C/2, C, max-pool 2 |
-| `conv_patch` | one a patch | Conv3x3 of stride 2, BN, GELU, ...: XCiT (arXiv:2106.09681) |
-| `conv_residual` | one a patch | Conv3x3; Conv3x3 of stride 2, a residual pair, ...: ResNet-9 |
+| `patch` | one per patch | one strided convolution (timm's `patch_embed.proj`) |
+| `patch_linear` | one per patch | patches flattened, then a linear layer: equivalent to `patch` |
+| `conv` | one per pixel | (Conv3x3, BN, GELU) twice, C/2 then C: TaylorIR |
+| `conv_pool` | one per 2x2 pixels | (Conv3x3, BN, GELU) three times, C/4, C/2, C, max-pool 2 |
+| `conv_patch` | one per patch | Conv3x3 of stride 2, BN, GELU, ...: XCiT (arXiv:2106.09681) |
+| `conv_residual` | one per patch | Conv3x3; Conv3x3 of stride 2, a residual pair, ...: ResNet-9 |
 
 Layout (B, channels, height, width) to (B, N, C), row by row.
 """
@@ -32,13 +32,13 @@ Size = tuple[int, int]
 
 
 class Stem(nn.Module):
-    """Convolutions that shrink an image to a grid of tokens.
+    """Convolutions that reduce an image to a grid of tokens.
 
     Args:
-        proj: From (B, in_chans, height, width) to (B, C, rows, columns).
+        proj: Module from (B, in_chans, height, width) to (B, C, rows, columns).
         img_size: Height and width of the images.
-        in_chans: Their channels.
-        stride: Pixels a token stands for along each side.
+        in_chans: Channels of the images.
+        stride: Pixels per token along each side.
     """
 
     def __init__(self, proj: nn.Module, img_size: Size, in_chans: int, stride: int) -> None:
@@ -46,46 +46,57 @@ class Stem(nn.Module):
         self.proj = proj
         self.in_chans = in_chans
         self.stride = stride
+        self.strict_img_size = True
         self.set_input_size(img_size)
 
     def set_input_size(self, img_size: Size) -> None:
         """Expect images of another size (height, width) from now on."""
+        self._check_multiples("img_size", img_size)
+        self.img_size = img_size
+        self.grid_size = self.dynamic_feat_size(img_size)
+
+    def dynamic_feat_size(self, img_size: Size) -> Size:
+        """Rows and columns of tokens for images of a size (height, width)."""
+        return img_size[0] // self.stride, img_size[1] // self.stride
+
+    def _check_multiples(self, name: str, img_size: Size) -> None:
         if any(side <= 0 or side % self.stride for side in img_size):
             raise ConfigError(
-                f"img_size={img_size}: height and width must be positive multiples of "
-                f"{self.stride}, the pixels a token stands for"
+                f"{name} must be a height and width that are positive multiples of {self.stride}, "
+                f"the pixels per token, got {img_size}"
             )
-        self.img_size = img_size
-        self.grid_size = (img_size[0] // self.stride, img_size[1] // self.stride)
 
     @property
     def num_patches(self) -> int:
-        """Tokens an image becomes."""
+        """Number of tokens per image."""
         return self.grid_size[0] * self.grid_size[1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens (B, N, C) of images (B, in_chans, height, width)."""
+        """Turn images (B, in_chans, height, width) into tokens (B, N, C)."""
         self.check_input(x)
-        if x.is_cuda:  # where convolutions are faster so, and (B, N, C) is no copy afterwards
+        if x.is_cuda:  # convolutions are faster in this format, and (B, N, C) is then a view
             x = x.contiguous(memory_format=torch.channels_last)
         out: Tensor = self.proj(x).flatten(2).transpose(1, 2)
         return out
 
     def check_input(self, x: Tensor) -> None:
-        """Refuse images that the stem was not built for."""
+        """Raise if the images do not have the channels and size that the stem was built for."""
         if x.dim() != 4 or x.shape[1] != self.in_chans:
             raise ConfigError(
-                f"x has shape {tuple(x.shape)}: expected (batch, in_chans={self.in_chans}, "
-                f"height, width)"
+                f"x must be a tensor of shape (batch, in_chans={self.in_chans}, height, width), "
+                f"got {tuple(x.shape)}"
             )
-        if tuple(x.shape[2:]) != self.img_size:
+        size = (x.shape[2], x.shape[3])
+        if not self.strict_img_size:
+            self._check_multiples("image size of x", size)
+        elif size != self.img_size:
             raise ConfigError(
-                f"x has image size {tuple(x.shape[2:])}: the model expects {self.img_size}; "
-                f"set_input_size({tuple(x.shape[2:])}) changes that"
+                f"image size of x must be {self.img_size}, got {size}; call set_input_size({size}) "
+                "or create the model with dynamic_img_size=True"
             )
 
     def flops(self) -> int:
-        """Forward operations for one image, a multiply-add counted as two."""
+        """Forward FLOPs for one image; a multiply-add counts as 2."""
         height, width = self.img_size
         total = 0
         for module in self.proj.modules():
@@ -98,19 +109,20 @@ class Stem(nn.Module):
 
 
 class LinearPatchStem(Stem):
-    """Patches cut out, flattened channel by channel and mapped by one linear layer."""
+    """Flatten each patch channel by channel and apply one linear layer."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens (B, N, C) of images (B, in_chans, height, width)."""
+        """Turn images (B, in_chans, height, width) into tokens (B, N, C)."""
         self.check_input(x)
-        (rows, columns), side = self.grid_size, self.stride
+        side = self.stride
+        rows, columns = self.dynamic_feat_size((x.shape[2], x.shape[3]))
         patches = x.reshape(x.shape[0], self.in_chans, rows, side, columns, side)
         patches = patches.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # (B, N, chans * P^2)
         out: Tensor = self.proj(patches)
         return out
 
     def flops(self) -> int:
-        """Forward operations for one image, a multiply-add counted as two."""
+        """Forward FLOPs for one image; a multiply-add counts as 2."""
         return 2 * self.num_patches * sum(p.numel() for p in self.proj.parameters() if p.dim() > 1)
 
 
@@ -133,7 +145,9 @@ def _patch_linear(
 
 def _conv(img_size: Size, in_chans: int, dim: int, patch_size: int, act: Activation) -> Stem:
     if patch_size != 1:
-        raise ConfigError(f"patch_size={patch_size}: the stem 'conv' keeps every pixel, so 1")
+        raise ConfigError(
+            f"patch_size must be 1 with stem='conv', which keeps every pixel, got {patch_size}"
+        )
     widths = [in_chans, dim // 2, dim]
     proj = _conv_stack(widths, act)
     return Stem(nn.Sequential(*proj), img_size, in_chans, 1)
@@ -141,7 +155,9 @@ def _conv(img_size: Size, in_chans: int, dim: int, patch_size: int, act: Activat
 
 def _conv_pool(img_size: Size, in_chans: int, dim: int, patch_size: int, act: Activation) -> Stem:
     if patch_size != 2:
-        raise ConfigError(f"patch_size={patch_size}: the stem 'conv_pool' pools by 2, so 2")
+        raise ConfigError(
+            f"patch_size must be 2 with stem='conv_pool', which pools by 2, got {patch_size}"
+        )
     widths = [in_chans, dim // 4, dim // 2, dim]
     proj = _conv_stack(widths, act)
     return Stem(nn.Sequential(*proj, nn.MaxPool2d(2)), img_size, in_chans, 2)
@@ -156,21 +172,23 @@ def _conv_stack(widths: list[int], act: Activation, *, bias: bool = True) -> lis
 
 
 class Residual(nn.Sequential):
-    """Layers beside which their input passes by."""
+    """Layers with a skip connection around them."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """x and what the layers make of it, added."""
-        made = x
+        """Add the output of the layers to x."""
+        out = x
         for layer in self:
-            made = layer(made)
-        return x + made
+            out = layer(out)
+        return x + out
 
 
 def _halvings(stem: StemName, patch_size: int) -> int:
-    """How often sides are halved down to a patch."""
+    """Number of stride-2 convolutions that reduce a patch to one token."""
     halvings = round(math.log2(patch_size)) if patch_size > 0 else 0
     if patch_size != 2**halvings or halvings == 0:
-        raise ConfigError(f"patch_size={patch_size}: the stem '{stem}' needs a power of 2")
+        raise ConfigError(
+            f"patch_size must be 2, 4, 8 or another power of 2 with stem={stem!r}, got {patch_size}"
+        )
     return halvings
 
 
@@ -225,14 +243,16 @@ def build_stem(
     Args:
         name: A key of `STEMS`.
         img_size: Height and width of the images.
-        in_chans: Their channels.
-        embed_dim: Width C of the tokens; convolutional stems halve it, so they need a multiple.
-        patch_size: Pixels a token stands for along each side.
-        act: Which GELU stands between convolutions.
-        stem_dim: Width of the first convolution of `conv_residual`; the others have one of their
-            own, as this has where it is None.
+        in_chans: Channels of the images.
+        embed_dim: Width C of the tokens; the first convolutions of a stem have fractions of it.
+        patch_size: Pixels per token along each side.
+        act: GELU variant between convolutions.
+        stem_dim: Width of the first convolution of `conv_residual`, computed from `embed_dim` by
+            default; must be None for other stems.
     """
     if stem_dim is not None and name != "conv_residual":
-        raise ConfigError(f"stem_dim={stem_dim}: the stem '{name}' has a width of its own")
+        raise ConfigError(
+            f"stem_dim must be None with stem={name!r}, got {stem_dim}; only 'conv_residual' has it"
+        )
     options = {} if stem_dim is None else {"stem_dim": stem_dim}
     return STEMS[name](img_size, in_chans, embed_dim, patch_size, act, **options)

@@ -1,13 +1,13 @@
 """Windows over the token grid, for any attention core.
 
 Patch tokens lie on a grid (h, w) and are cut into windows of (wh, ww); a patch attends to the
-patches of its window and to the prefix tokens (class token); a prefix token attends to everything.
+patches of its window and to the prefix tokens (class token); a prefix token attends to all tokens.
 A shifted layout moves the windows by half their size, as in Swin (arXiv:2103.14030). Windows that
-reach over the border hold fewer patches.
+extend beyond the grid hold fewer patches.
 
-# DEVIATION: Swin rolls the grid around and then masks pairs of tokens from opposite borders. Linear
-# attention cannot mask pairs. Padding the grid instead and masking keys gives the same windows (for
-# even sides; with an odd one the shift is rounded the other way).
+# DEVIATION: Swin rolls the grid and then masks pairs of tokens from opposite borders. Linear
+# attention cannot mask pairs. Here the grid is padded and keys are masked, which gives the same
+# windows for even sides; for an odd side the shift is rounded the other way.
 """
 
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ __all__ = ["WindowLayout", "window_attention", "window_layout", "window_weights"
 
 @dataclass(frozen=True)
 class WindowLayout:
-    """Which patch sits where: W windows of L places each.
+    """Assignment of the patches to W windows of L places each.
 
     Attributes:
-        patch: (W, L), the patch in each place (any, where there is none).
-        inside: (W, L), whether a place holds a patch.
-        place: (h * w), for each patch its place in the flattened (W * L).
+        patch: (W, L), index of the patch in each place; arbitrary in an empty place.
+        inside: (W, L), True if the place holds a patch.
+        place: (h * w), index of each patch's place in the flattened (W * L).
     """
 
     patch: Tensor
@@ -39,7 +39,7 @@ class WindowLayout:
 def window_layout(
     grid: tuple[int, int], window: tuple[int, int], shifted: bool, device: torch.device
 ) -> WindowLayout:
-    """Cut a grid into windows."""
+    """Divide a grid into windows."""
     axes = [_axis(size, side, shifted, device) for size, side in zip(grid, window, strict=True)]
     (rows, row_inside, row_window, row_place), (cols, col_inside, col_window, col_place) = axes
     places = window[0] * window[1]
@@ -59,7 +59,12 @@ def window_layout(
 def _axis(
     size: int, side: int, shifted: bool, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Positions in each window, which are inside; window and place of each position."""
+    """Windows of one axis.
+
+    Returns:
+        The positions in each window and whether they lie inside the grid, both (count, side); the
+        window of each position and its place in that window, both (size,).
+    """
     offset = side // 2 if shifted and side < size else 0
     count = -(-(size + offset) // side)
     position = torch.arange(count * side, device=device).view(count, side) - offset
@@ -102,9 +107,9 @@ def window_weights(
     key_mask: Tensor | None,
     queries: Tensor | slice | None,
 ) -> Tensor:
-    """The weights of chosen queries over all tokens, (B, H, Q, N), zero outside the window.
+    """Attention weights of chosen queries over all tokens, (B, H, Q, N), zero outside the window.
 
-    Forms the maps of all windows, which is linear in N, and spreads the chosen rows.
+    Forms the weights within every window, at a cost linear in N, and scatters the chosen rows.
     """
     batch, heads, tokens, _ = q.shape
     prefix = tokens - layout.place.numel()
@@ -138,29 +143,29 @@ def window_weights(
 
 
 def check_window(window: int | tuple[int, int] | None) -> tuple[int, int] | None:
-    """A window as (height, width), or None; one smaller than 1 raises."""
+    """Return a window as (height, width), or None; raise if a side is below 1."""
     if window is None:
         return None
     height, width = (window, window) if isinstance(window, int) else window
     if height < 1 or width < 1:
-        raise ConfigError(f"window={window!r}; expected sides of at least 1")
+        raise ConfigError(f"window must have sides of at least 1, got {window!r}")
     return height, width
 
 
 def _by_window(x: Tensor, layout: WindowLayout) -> Tensor:
-    """Patches (B, H, h * w, D) -> (B * W, H, L, D)."""
+    """Group patches by window: (B, H, h * w, D) -> (B * W, H, L, D)."""
     windows, places = layout.patch.shape
     cut = x[:, :, layout.patch.flatten()].view(*x.shape[:2], windows, places, x.shape[-1])
     return cut.transpose(1, 2).flatten(0, 1)
 
 
 def _join(x: Tensor, batch: int) -> Tensor:
-    """(B * W, H, L, E) -> (B, H, W * L, E)."""
+    """Join the windows of a sample: (B * W, H, L, E) -> (B, H, W * L, E)."""
     return x.view(batch, -1, *x.shape[1:]).transpose(1, 2).flatten(2, 3)
 
 
 def _keys_by_window(x: Tensor, layout: WindowLayout, prefix: int) -> Tensor:
-    """Prefix tokens in front of each window's patches: (B * W, H, prefix + L, D)."""
+    """Put the prefix tokens in front of each window's patches: (B * W, H, prefix + L, D)."""
     patches = _by_window(x[:, :, prefix:], layout)
     if prefix == 0:
         return patches
@@ -171,7 +176,7 @@ def _keys_by_window(x: Tensor, layout: WindowLayout, prefix: int) -> Tensor:
 def _mask_by_window(
     k: Tensor, layout: WindowLayout, prefix: int, key_mask: Tensor | None
 ) -> Tensor:
-    """(B * W, prefix + L): True for keys that exist and are attended to."""
+    """Key mask of the windows, (B * W, prefix + L): True for keys that exist and are unmasked."""
     batch, windows = k.shape[0], layout.patch.shape[0]
     inside = layout.inside.expand(batch, -1, -1)
     if key_mask is not None:

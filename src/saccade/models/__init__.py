@@ -1,4 +1,4 @@
-"""Models: one vision transformer, one sequence transformer, and the table of named variants."""
+"""Models: a vision transformer, a sequence transformer, and a table of named variants."""
 
 from typing import TYPE_CHECKING
 
@@ -7,6 +7,7 @@ from saccade.lazy import lazy_names
 if TYPE_CHECKING:
     from saccade.models.config import SequenceConfig, TransformerConfig, ViTConfig
     from saccade.models.factory import create_model, load_model
+    from saccade.models.features import FeatureExtractor
     from saccade.models.flops import count_flops
     from saccade.models.hub import clean_state_dict
     from saccade.models.sequence_transformer import SequenceTransformer
@@ -20,6 +21,7 @@ else:
         {
             "config": ("SequenceConfig", "TransformerConfig", "ViTConfig"),
             "factory": ("create_model", "load_model"),
+            "features": ("FeatureExtractor",),
             "flops": ("count_flops",),
             "hub": ("clean_state_dict",),
             "sequence_transformer": ("SequenceTransformer",),
@@ -32,6 +34,7 @@ else:
 
 __all__ = [
     "MODELS",
+    "FeatureExtractor",
     "ModelSummary",
     "SequenceConfig",
     "SequenceTransformer",

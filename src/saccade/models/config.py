@@ -1,21 +1,25 @@
-"""What a model is made of: frozen records that check themselves.
+"""Model configurations: frozen dataclasses that validate their fields.
 
-`TransformerConfig` holds what images and sequences share, `ViTConfig` and `SequenceConfig` add
-their inputs. Every field is an override of `create_model` and a key of a saved `config.json`.
+`TransformerConfig` has the fields that image and sequence models share; `ViTConfig` and
+`SequenceConfig` add those of their inputs. Every field is an override of `create_model` and a key
+of a saved `config.json`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar, get_args
 
-from saccade.errors import ConfigError, UnknownNameError
+from saccade.errors import MAX_VALUE, ConfigError, UnknownNameError, shorten
 from saccade.layers.choices import Activation, Positions, SequenceEmbedding, StemName
+from saccade.models.size_limits import check_size
 
 __all__ = ["SequenceConfig", "TransformerConfig", "ViTConfig", "override"]
 
-Pooling = Literal["token", "avg", "map"]
+Pooling = Literal["token", "avg", "map", ""]
+MAX_IMPLIED_CHANNELS = 1_000_000  # limit for a default mean and std of 0.5 per channel
 ConfigT = TypeVar("ConfigT", bound="TransformerConfig")
 
 
@@ -26,11 +30,13 @@ _OPTIONAL_INTEGERS = (
     "feature_seed",
     "stem_dim",
 )
+_DROPOUTS = ("drop", "pos_drop", "proj_drop", "act_drop", "attn_drop", "drop_path")
 
 
 def _require(ok: bool, argument: str, value: object, accepted: str) -> None:
     if not ok:
-        raise ConfigError(f"{argument}={value!r}: expected {accepted}")
+        shown = shorten(repr(value), MAX_VALUE)
+        raise ConfigError(f"{argument} must be {accepted}, got {shown}")
 
 
 def _is_int(value: object, least: int) -> bool:
@@ -43,36 +49,40 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-    """What every transformer here has.
+    """Fields that image and sequence transformers share.
 
     Args:
-        attention: A name of `list_attentions()`.
-        attention_options: Options of that attention, such as `num_features` of a performer.
-        feature_seed: Seed of the random features of block 0; block i gets `feature_seed + i`.
-            None draws the seeds from torch's generator. Attentions without random features have
-            no use for it, and a `feature_seed` in `attention_options` goes before it.
-        num_classes: Logits; 0 leaves the head out.
+        attention: A name from `list_attentions()`.
+        attention_options: Options of the attention, such as `num_features` for a performer.
+        feature_seed: Seed of the random features of block 0; block i uses `feature_seed + i`.
+            None draws the seeds from torch's generator. Attentions without random features ignore
+            it. A `feature_seed` in `attention_options` takes precedence.
+        num_classes: Number of logits; 0 for no classifier.
         embed_dim: Width C.
         depth: Number of blocks.
-        num_heads: Heads; must divide `embed_dim` unless `head_dim` is given.
-        head_dim: Width of a head, where it is not `embed_dim / num_heads`.
-        mlp_ratio: Hidden features of the MLPs over `embed_dim`.
-        mlp_hidden_dim: Hidden features as a number; goes before `mlp_ratio`.
+        num_heads: Number of heads; must divide `embed_dim` unless `head_dim` is given.
+        head_dim: Width of a head; None for `embed_dim / num_heads`.
+        mlp_ratio: Ratio of the hidden features of an MLP to `embed_dim`.
+        mlp_hidden_dim: Number of hidden features of an MLP; takes precedence over `mlp_ratio`.
         act: Exact GELU or its tanh approximation.
-        qkv_bias: Whether queries, keys and values have a bias.
-        init_values: Start of the layer scales; None for none.
-        class_token: Whether a learned token is put in front.
-        global_pool: Read the class token, average the patches, or pool them by attention.
-        pos_embed: Kind of positions.
-        final_norm: Whether a LayerNorm follows the blocks.
-        fc_norm: Whether that norm comes after pooling; None: only where pooling averages.
+        qkv_bias: Add a bias to queries, keys and values.
+        init_values: Initial value of the layer scales; None for no layer scale.
+        class_token: Prepend a learned class token.
+        global_pool: `token` uses the class token, `avg` averages the patches, `map` pools them by
+            attention, and the empty string classifies every token.
+        pos_embed: Kind of position embedding.
+        no_embed_class: Give the class token no position, so that the next token has position 0.
+        norm_eps: Added to the variance in every LayerNorm.
+        final_norm: Apply a LayerNorm after the blocks.
+        fc_norm: Apply that norm after pooling. None does so only with average pooling.
         head_hidden_dim: Hidden features of the head; None for a linear head.
         drop_rate: Dropout in the head.
         pos_drop_rate: Dropout of the embedded tokens.
-        proj_drop_rate: Dropout after the attention's projection and in the MLPs.
-        attn_drop_rate: Dropout of attention weights, for the attentions that have them.
-        drop_path_rate: Stochastic depth of the last block; earlier ones rise to it linearly.
-        init_std: Standard deviation of the truncated normal that linear maps start from.
+        proj_drop_rate: Dropout after the attention's projection and at the end of the MLPs.
+        act_drop_rate: Dropout inside the MLPs, after the activation; None for `proj_drop_rate`.
+        attn_drop_rate: Dropout of attention weights, for attentions that compute them.
+        drop_path_rate: Stochastic depth rate of the last block; it rises linearly from 0.
+        init_std: Standard deviation of the truncated normal that initializes linear layers.
         class_names: Names of the classes, in the order of the logits.
     """
 
@@ -92,12 +102,15 @@ class TransformerConfig:
     class_token: bool = True
     global_pool: Pooling = "token"
     pos_embed: Positions = "learned"
+    no_embed_class: bool = False
+    norm_eps: float = 1e-6
     final_norm: bool = True
     fc_norm: bool | None = None
     head_hidden_dim: int | None = None
     drop_rate: float = 0.0
     pos_drop_rate: float = 0.0
     proj_drop_rate: float = 0.0
+    act_drop_rate: float | None = None
     attn_drop_rate: float = 0.0
     drop_path_rate: float = 0.0
     init_std: float = 0.02
@@ -114,6 +127,7 @@ class TransformerConfig:
             "a mapping from option names to values",
         )
         object.__setattr__(self, "attention_options", dict(self.attention_options))
+        check_size(self)
 
     def _check_numbers(self) -> None:
         for name, least in self._least_values().items():
@@ -121,12 +135,15 @@ class TransformerConfig:
             optional = name in _OPTIONAL_INTEGERS
             accepted = f"an integer of at least {least}" + (" or None" if optional else "")
             _require((optional and value is None) or _is_int(value, least), name, value, accepted)
-        for name in ("drop", "pos_drop", "proj_drop", "attn_drop", "drop_path"):
-            rate = getattr(self, f"{name}_rate")
-            _require(_is_number(rate) and 0 <= rate < 1, f"{name}_rate", rate, "a number in [0, 1)")
-        for name in ("mlp_ratio", "init_std"):
+        for name in _DROPOUTS:
+            rate, optional = getattr(self, f"{name}_rate"), name == "act_drop"
+            accepted = "a number in [0, 1)" + (" or None" if optional else "")
+            is_rate = _is_number(rate) and 0 <= rate < 1
+            _require(is_rate or (optional and rate is None), f"{name}_rate", rate, accepted)
+        for name in ("mlp_ratio", "init_std", "norm_eps"):
             value = getattr(self, name)
-            _require(_is_number(value) and value > 0, name, value, "a positive number")
+            is_positive = _is_number(value) and 0 < value < math.inf
+            _require(is_positive, name, value, "a positive number")
         _require(
             self.init_values is None or _is_number(self.init_values),
             "init_values",
@@ -137,11 +154,11 @@ class TransformerConfig:
             self.head_dim is not None or self.embed_dim % self.num_heads == 0,
             "num_heads",
             self.num_heads,
-            f"a divisor of embed_dim={self.embed_dim}, or head_dim given too",
+            f"a divisor of embed_dim={self.embed_dim} unless head_dim is given",
         )
 
     def _least_values(self) -> dict[str, int]:
-        """The smallest value of every integer field."""
+        """The smallest allowed value of every integer field."""
         positive = ("embed_dim", "depth", "num_heads")
         optional = ("head_dim", "mlp_hidden_dim", "head_hidden_dim")
         return dict.fromkeys(positive + optional, 1) | {"num_classes": 0, "feature_seed": 0}
@@ -151,23 +168,23 @@ class TransformerConfig:
             value = getattr(self, name)
             if value not in known:
                 raise UnknownNameError(name, str(value), known)
-        for name in ("qkv_bias", "class_token", "final_norm"):
+        for name in ("qkv_bias", "class_token", "no_embed_class", "final_norm"):
             _require(isinstance(getattr(self, name), bool), name, getattr(self, name), "a bool")
         _require(
             self.class_token or self.global_pool != "token",
             "global_pool",
             self.global_pool,
-            "'avg' or 'map' where class_token=False",
+            "'avg', 'map' or '' with class_token=False",
         )
         _require(
             self.global_pool != "map" or self.embed_dim % self.num_heads == 0,
             "global_pool",
             self.global_pool,
-            f"'token' or 'avg' where num_heads={self.num_heads} does not divide embed_dim",
+            f"'token' or 'avg' if num_heads={self.num_heads} does not divide embed_dim",
         )
 
     def _choices(self) -> dict[str, tuple[str, ...]]:
-        """The closed choices, by field."""
+        """The accepted values of each field with a fixed set of choices."""
         return {
             "act": get_args(Activation),
             "global_pool": get_args(Pooling),
@@ -179,44 +196,46 @@ class TransformerConfig:
             return
         given: object = self.class_names
         if not isinstance(given, (tuple, list)):
-            raise ConfigError(f"class_names={given!r}: expected a list of names or None")
+            raise ConfigError(f"class_names must be a list of names or None, got {given!r}")
         names = tuple(map(str, given))
         _require(
             len(names) == self.num_classes,
             "class_names",
             names,
-            f"num_classes={self.num_classes} names, not {len(names)}",
+            f"num_classes={self.num_classes} names (not {len(names)})",
         )
         object.__setattr__(self, "class_names", names)
 
     @property
     def mlp_features(self) -> int:
-        """Hidden features of the MLPs."""
+        """Number of hidden features of the MLPs."""
         if self.mlp_hidden_dim is not None:
             return self.mlp_hidden_dim
         return max(1, int(self.embed_dim * self.mlp_ratio))
 
     @property
     def norm_after_pool(self) -> bool:
-        """Whether the final norm comes after pooling."""
+        """True if the final norm is applied after pooling."""
         return self.global_pool == "avg" if self.fc_norm is None else self.fc_norm
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViTConfig(TransformerConfig):
-    """A transformer over images.
+    """Configuration of an image model.
 
     Args:
         img_size: Height and width; one integer for both.
-        in_chans: Channels.
-        stem: What turns images into tokens.
-        stem_dim: Width of the first convolution of the stem `conv_residual`, doubled at every
-            halving but the last; None for embed_dim over the patch's side.
-        patch_size: Pixels a token stands for along each side.
+        in_chans: Number of channels.
+        stem: Layer that turns images into tokens.
+        stem_dim: Width of the first convolution of the stem `conv_residual`. The width doubles at
+            every halving of the resolution but the last. None for `embed_dim / patch_size`.
+        patch_size: Side of a patch in pixels.
+        dynamic_img_size: Accept images of other sizes, in multiples of `patch_size`. Positions are
+            resampled for each size.
         window: Side, or (height, width), of attention windows in tokens; None for global attention.
-        shifted: Whether every second block shifts its windows by half a window.
-        mean: Mean of the normalisation that inputs have been through, one a channel.
-        std: Its standard deviation.
+        shifted: Shift the windows of every second block by half a window.
+        mean: Mean, per channel, that input images are normalized with.
+        std: Standard deviation, per channel, that input images are normalized with.
     """
 
     img_size: tuple[int, int] = (224, 224)
@@ -224,6 +243,7 @@ class ViTConfig(TransformerConfig):
     stem: StemName = "patch"
     stem_dim: int | None = None
     patch_size: int = 16
+    dynamic_img_size: bool = False
     window: int | tuple[int, int] | None = None
     shifted: bool = False
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
@@ -238,7 +258,13 @@ class ViTConfig(TransformerConfig):
             self.window is not None or not self.shifted,
             "shifted",
             self.shifted,
-            "False or a window",
+            "False without a window",
+        )
+        _require(
+            isinstance(self.dynamic_img_size, bool),
+            "dynamic_img_size",
+            self.dynamic_img_size,
+            "a bool",
         )
         for name in ("mean", "std"):
             values = getattr(self, name)
@@ -260,12 +286,12 @@ class ViTConfig(TransformerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceConfig(TransformerConfig):
-    """A transformer over sequences.
+    """Configuration of a sequence model.
 
     Args:
-        max_seq_len: Longest sequence that the positions cover.
-        input_dim: Features of a token, or number of symbols for the embedding `token`.
-        embedding: What turns the input into tokens.
+        max_seq_len: Maximum sequence length.
+        input_dim: Features of a token, or size of the vocabulary for the embedding `token`.
+        embedding: Layer that turns the input into tokens.
     """
 
     max_seq_len: int = 1024
@@ -293,10 +319,14 @@ def _pair(argument: str, size: object) -> tuple[int, int]:
 
 
 def override(config: ConfigT, changes: Mapping[str, Any]) -> ConfigT:
-    """A copy of `config` with some fields changed; unknown fields raise and suggest.
+    """A copy of `config` with some fields changed.
 
-    Another attention drops the options of the old one, another number of classes its names, and
-    another number of channels its normalisation (0.5 each then), unless they are given as well.
+    Three changes reset other fields, unless those are given too: a new `attention` clears
+    `attention_options`, a new `num_classes` clears `class_names`, and a new `in_chans` sets `mean`
+    and `std` to 0.5.
+
+    Raises:
+        UnknownNameError: A field does not exist; the message suggests similar ones.
     """
     known = [spec.name for spec in fields(config)]
     for name in changes:
@@ -309,5 +339,6 @@ def override(config: ConfigT, changes: Mapping[str, Any]) -> ConfigT:
     if "num_classes" in changed:
         implied["class_names"] = None
     if "in_chans" in changed and _is_int(changes["in_chans"], 1):
-        implied |= dict.fromkeys(("mean", "std"), (0.5,) * changes["in_chans"])
+        channels = min(changes["in_chans"], MAX_IMPLIED_CHANNELS)
+        implied |= dict.fromkeys(("mean", "std"), (0.5,) * channels)
     return replace(config, **(implied | dict(changes)))

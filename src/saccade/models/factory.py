@@ -1,12 +1,16 @@
-"""Models by name: build them, load saved ones."""
+"""Build models by name and load saved ones."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
-from saccade.errors import UnknownNameError
-from saccade.models.config import override
+from saccade.errors import ConfigError, UnknownNameError
+from saccade.layers.attentions import ATTENTIONS
+from saccade.models.config import ConfigT, ViTConfig, override
+from saccade.models.features import DEFAULT_OUT_INDICES, FeatureExtractor
 from saccade.models.hub import fetch_folder, read_config
 from saccade.models.sequence_transformer import SequenceTransformer
 from saccade.models.variants import MODELS
@@ -20,44 +24,95 @@ _ARCHITECTURES: dict[str, type[VisionTransformer] | type[SequenceTransformer]] =
 }
 
 
+@overload
+def create_model(
+    name: str,
+    attention: str | None = ...,
+    num_classes: int | None = ...,
+    *,
+    features_only: Literal[False] = ...,
+    out_indices: None = ...,
+    **overrides: Any,
+) -> VisionTransformer | SequenceTransformer: ...
+
+
+@overload
+def create_model(
+    name: str,
+    attention: str | None = ...,
+    num_classes: int | None = ...,
+    *,
+    features_only: Literal[True],
+    out_indices: int | Sequence[int] | None = ...,
+    **overrides: Any,
+) -> FeatureExtractor: ...
+
+
 def create_model(
     name: str,
     attention: str | None = None,
     num_classes: int | None = None,
+    *,
+    features_only: bool = False,
+    out_indices: int | Sequence[int] | None = None,
     **overrides: Any,
-) -> VisionTransformer | SequenceTransformer:
+) -> VisionTransformer | SequenceTransformer | FeatureExtractor:
     """Build a named model.
 
     Args:
-        name: A name of `list_models()`.
-        attention: A name of `list_attentions()`; None keeps the variant's own.
+        name: A name from `list_models()`.
+        attention: A name from `list_attentions()`; None keeps the variant's own.
         num_classes: Number of logits; None keeps the variant's own.
+        features_only: Build a `FeatureExtractor`, which returns feature maps of some blocks instead
+            of logits.
+        out_indices: Blocks of the `FeatureExtractor`: block indices, or an integer n for the last n
+            blocks; default: the last three.
         **overrides: Fields of `ViTConfig` or `SequenceConfig` to change, such as
-            `img_size=(64, 96)`, `in_chans=1` or `drop_path_rate=0.1`.
+            `img_size=(64, 96)`, `in_chans=1` or `drop_path_rate=0.1`. The variant's own
+            `attn_drop_rate` becomes 0 if the attention cannot drop weights.
 
     Returns:
-        A freshly started model in training mode; under `torch.device("meta")` one without memory.
+        A newly initialized model in training mode. Under `torch.device("meta")` it allocates no
+        memory.
 
     Raises:
-        UnknownNameError: For a name or an option that does not exist; it suggests near matches.
-        ConfigError: For a value that cannot be accepted.
+        UnknownNameError: A name or option does not exist; the message suggests similar ones.
+        ConfigError: A value is invalid.
     """
     config = MODELS[name].config
     if attention is not None:
         overrides["attention"] = attention
     if num_classes is not None:
         overrides["num_classes"] = num_classes
-    config = override(config, overrides)
+    config = _without_impossible_dropout(override(config, overrides), overrides)
+    if not features_only and out_indices is not None:
+        raise ConfigError(
+            f"out_indices must be None without features_only=True, got {out_indices!r}"
+        )
+    if features_only:
+        if not isinstance(config, ViTConfig):
+            raise ConfigError(f"features_only must be False for a sequence model such as {name!r}")
+        chosen = DEFAULT_OUT_INDICES if out_indices is None else out_indices
+        return FeatureExtractor(VisionTransformer(config, name), chosen)
     for architecture in _ARCHITECTURES.values():
         if isinstance(config, architecture.config_class):
             return architecture.from_config(config, name)
     raise AssertionError(f"no architecture for {type(config).__name__}")
 
 
+def _without_impossible_dropout(config: ConfigT, given: Mapping[str, Any]) -> ConfigT:
+    """Set the variant's attention dropout to 0 if the attention cannot drop weights."""
+    if config.attn_drop_rate == 0 or "attn_drop_rate" in given:
+        return config
+    if ATTENTIONS[config.attention].core_class.can_drop_weights:
+        return config
+    return replace(config, attn_drop_rate=0.0)
+
+
 def load_model(
     name_or_path: str | Path, *, revision: str | None = None
 ) -> VisionTransformer | SequenceTransformer:
-    """Load what `save_pretrained` or `push_to_hub` saved, whatever its architecture.
+    """Load a model of any architecture that `save_pretrained` or `push_to_hub` saved.
 
     Args:
         name_or_path: A folder, or the id of a model on the Hub.

@@ -1,8 +1,8 @@
-"""Forward operations of a model by formula, part by part.
+"""FLOPs of each part of a model, computed by formula.
 
-A multiply-add counts as two; norms, activations, biases and softmax are left out, as in
-`torch.utils.flop_counter`. Attention counts what its mechanism multiplies at that number of
-tokens, so a Taylor model counts the form, direct or efficient, that would run.
+A multiply-add counts as two. Norms, activations, biases and softmax are not counted, as in
+`torch.utils.flop_counter`. Each attention counts the products of its own mechanism. A Taylor model
+counts the form, direct or efficient, that runs at that number of tokens.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["count_flops"]
 def count_flops(
     model: VisionTransformer | SequenceTransformer, seq_len: int | None = None
 ) -> dict[str, int]:
-    """Operations of every part for one sample, forward; their sum is the model's.
+    """FLOPs of every part for one sample, in the forward pass. Their sum is the model's.
 
     Args:
         model: A model, on any device.
-        seq_len: Tokens of a sequence, `max_seq_len` by default; images have their own number.
+        seq_len: Length of the sequence, default `max_seq_len`. Must be None for image models.
     """
     flops, tokens = _embedding_flops(model, seq_len)
     total = tokens + model.num_prefix_tokens
@@ -39,10 +39,13 @@ def count_flops(
 def _embedding_flops(
     model: VisionTransformer | SequenceTransformer, seq_len: int | None
 ) -> tuple[dict[str, int], int]:
-    """Operations of the embedding, and the tokens it gives."""
+    """FLOPs of the embedding, and its number of tokens."""
     if isinstance(model, SequenceTransformer):
         tokens = model.max_seq_len if seq_len is None else seq_len
         return {"token_embed": model.token_embed.flops(tokens)}, tokens
     if seq_len is not None:
-        raise ConfigError(f"seq_len={seq_len}: the tokens of an image model follow from img_size")
+        raise ConfigError(
+            f"seq_len must be None for an image model, got {seq_len}; its number of tokens follows "
+            "from img_size"
+        )
     return {"patch_embed": model.patch_embed.flops()}, model.patch_embed.num_patches

@@ -1,56 +1,74 @@
-"""Saving and loading a model as a folder: `model.safetensors` and `config.json`.
+"""Save and load a model as a folder with `model.safetensors` and `config.json`.
 
-The folder is what the Hugging Face Hub holds; `push_to_hub` and the model card come from
-huggingface_hub's mixin. `config.json` has the model's name, its architecture and every field of
-its config. No pickle is read or written.
+The Hugging Face Hub stores the same files. `push_to_hub` comes from huggingface_hub's mixin.
+`config.json` has the model's name, its architecture and every field of its config. Pickle is not
+used.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from huggingface_hub import ModelHubMixin, snapshot_download
+import torch
+from huggingface_hub import ModelCard, ModelHubMixin, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError, UnknownNameError
+from saccade.io import check_regular, read_json, write_json
 from saccade.models.config import TransformerConfig
 from saccade.models.weight_files import write_tensors
+from saccade.upgrades import CONFIG_VERSION, former_attention_options
 from saccade.version import __version__
 
-__all__ = ["HubModel", "clean_state_dict", "fetch_folder", "read_config"]
+__all__ = ["HubModel", "clean_state_dict", "fetch_folder", "read_config", "training_record"]
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 _WRAPPERS = frozenset(("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
-_HEADER = ("architecture", "name", "saccade_version")
+_HEADER = ("architecture", "name", "saccade_version", "config_version")
+TRAINED = "trained"
+_TRAINED_KINDS: dict[str, Any] = {
+    "data": dict,
+    "config": dict,
+    "environment": dict,
+    "result": (dict, type(None)),
+    "seed": int,
+    "epochs": int,
+    "epochs_done": int,
+    "fingerprint": int,
+    "weights": str,
+}
+_DATA_KINDS = {"name": str, "num_classes": int, "channels": int, "image_size": list}
+_RESULT_KINDS: dict[str, Any] = {"accuracy": (int, float), "count": int}
 
 
 def clean_state_dict(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors under the names of a model that is neither wrapped nor compiled."""
-    return {
-        ".".join(part for part in key.split(".") if part not in _WRAPPERS): value
-        for key, value in state.items()
-    }
+    """Rename the tensors of a wrapped or compiled model to those of the plain model."""
+    return {plain_name(key): value for key, value in state.items()}
 
 
-class HubModel(
-    nn.Module,
-    ModelHubMixin,
-    library_name="saccade",
-    tags=["saccade", "image-classification"],
-):
-    """A module that can be saved to a folder or to the Hub, and loaded from there."""
+def plain_name(key: str) -> str:
+    """Remove the parts that wrappers and torch.compile add to a tensor's name."""
+    return ".".join(part for part in key.split(".") if part not in _WRAPPERS)
+
+
+class HubModel(nn.Module, ModelHubMixin):
+    """A module that can be saved to a folder or to the Hub, and loaded from there.
+
+    Attributes:
+        trained: Record of the training for the model card; None if unknown.
+    """
 
     architecture: ClassVar[str]
     config_class: ClassVar[type[TransformerConfig]]
     config: TransformerConfig
     name: str | None
+    trained: Mapping[str, Any] | None = None
 
     @classmethod
     def from_config(cls, config: TransformerConfig, name: str | None = None) -> Self:
@@ -61,10 +79,17 @@ class HubModel(
         state = clean_state_dict(self.state_dict())
         tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
         write_tensors(tensors, save_directory / WEIGHTS_FILE, metadata={"format": "pt"})
-        header = (self.architecture, self.name, __version__)
+        header = (self.architecture, self.name, __version__, CONFIG_VERSION)
         record = dict(zip(_HEADER, header, strict=True)) | asdict(self.config)
-        text = json.dumps(record, indent=2) + "\n"
-        (save_directory / CONFIG_FILE).write_text(text, encoding="utf-8")
+        if self.trained is not None:
+            record[TRAINED] = dict(self.trained)
+        write_json(save_directory / CONFIG_FILE, record)
+
+    def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
+        """The model card, which `save_pretrained` and `push_to_hub` write as README.md."""
+        from saccade.models.model_card import make_card
+
+        return make_card(self, clean_state_dict(self.state_dict()))
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
@@ -80,17 +105,17 @@ class HubModel(
         """Load a model, in evaluation mode, from a folder or from the Hub.
 
         Args:
-            pretrained_model_name_or_path: A folder of `save_pretrained`, or the id of a model on
-                the Hub.
+            pretrained_model_name_or_path: A folder written by `save_pretrained`, or the id of a
+                model on the Hub.
             revision: Branch, tag or commit on the Hub.
-            token: Access token for the Hub; True takes the stored one.
-            cache_dir: Where downloads are kept.
-            force_download: Whether to fetch again what is in the cache.
-            local_files_only: Whether to take only what is in the cache.
+            token: Access token for the Hub; True uses the stored one.
+            cache_dir: Folder for downloads.
+            force_download: Download again even if the files are in the cache.
+            local_files_only: Use only the cache, without the network.
 
         Raises:
-            ConfigError: Where the folder or its config is missing or broken, or holds another
-                architecture.
+            ConfigError: The folder or its config is missing or invalid, or holds a model of
+                another architecture.
         """
         folder = fetch_folder(
             pretrained_model_name_or_path,
@@ -104,24 +129,45 @@ class HubModel(
 
     @classmethod
     def from_folder(cls, folder: Path, record: Mapping[str, Any]) -> Self:
-        """Load a model from a local folder whose `config.json` says `record`."""
+        """Load a model from a local folder; `record` is the content of its `config.json`."""
         where = folder / CONFIG_FILE
         if record["architecture"] != cls.architecture:
             raise ConfigError(
-                f"{where}: architecture={record['architecture']!r}, but {cls.__name__} loads "
-                f"{cls.architecture!r}; saccade.models.load_model picks the class by itself"
+                f"{where}: architecture must be {cls.architecture!r} for {cls.__name__}, got "
+                f"{record['architecture']!r}; saccade.models.load_model chooses the class"
             )
-        values = {key: value for key, value in record.items() if key not in _HEADER}
+        values = _upgraded(record, where)
         known = [spec.name for spec in fields(cls.config_class)]
         try:
             for key in values:
                 if key not in known:
                     raise UnknownNameError("key", key, known)
-            model = cls.from_config(cls.config_class(**values), record.get("name"))
+            config = cls.config_class(**values)
+            with torch.device("meta"):
+                _check_weights(folder, cls.from_config(config))
+            model = cls.from_config(config, record.get("name"))
+        except _WeightsError:
+            raise
         except ValueError as error:
             raise ConfigError(f"{where}: {error}") from error
-        model.load_state_dict(_read_weights(folder, model))
+        model.load_state_dict(clean_state_dict(load_file(folder / WEIGHTS_FILE)))
+        model.trained = training_record(record, where)
         return model.eval()
+
+
+def _upgraded(record: Mapping[str, Any], where: Path) -> dict[str, Any]:
+    """Convert the fields of a saved config to the present version; a missing version means 1."""
+    version = record.get("config_version", 1)
+    if not isinstance(version, int) or not 1 <= version <= CONFIG_VERSION:
+        raise ConfigError(
+            f"{where}: config_version must be an integer from 1 to {CONFIG_VERSION}, got "
+            f"{version!r}; a newer saccade may have written it"
+        )
+    values = {key: value for key, value in record.items() if key not in (*_HEADER, TRAINED)}
+    options = values.get("attention_options")
+    if isinstance(options, Mapping):
+        values["attention_options"] = former_attention_options(options, version)
+    return values
 
 
 def fetch_folder(
@@ -133,7 +179,7 @@ def fetch_folder(
     force_download: bool = False,
     local_files_only: bool = False,
 ) -> Path:
-    """The local folder of a model: `name_or_path` itself, or a download from the Hub."""
+    """The folder of a model: `name_or_path` if it is a folder, else a download from the Hub."""
     if Path(name_or_path).is_dir():
         return Path(name_or_path)
     try:
@@ -150,41 +196,65 @@ def fetch_folder(
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
         raise ConfigError(
-            f"{str(name_or_path)!r} is neither a folder nor a model that the Hub gives out: {error}"
+            f"{str(name_or_path)!r} is neither a folder nor an accessible model on the Hub: {error}"
         ) from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What `config.json` in `folder` says; a missing or broken one raises `ConfigError`."""
+    """Read `config.json` in `folder`; a missing or invalid file raises `ConfigError`."""
     path = folder / CONFIG_FILE
-    if not path.is_file():
+    if not path.exists():
         raise ConfigError(f"{path} does not exist: the folder was not saved by save_pretrained")
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from error
+    record = read_json(path)
     if not isinstance(record, dict) or not isinstance(record.get("architecture"), str):
-        raise ConfigError(
-            f"{path} names no 'architecture': it is not the config of a saccade model"
-        )
+        raise ConfigError(f"{path} has no 'architecture': it is not the config of a saccade model")
     return record
 
 
-def _read_weights(folder: Path, model: nn.Module) -> dict[str, Tensor]:
-    """The weights in `folder`, checked against the names and shapes that `model` has."""
+def training_record(record: Mapping[str, Any], where: Path) -> dict[str, Any] | None:
+    """The record of the training in a `config.json`; None if there is none.
+
+    Raises:
+        ConfigError: A part of the record is missing or has the wrong type.
+    """
+    trained = record.get(TRAINED)
+    if trained is None:
+        return None
+    if not isinstance(trained, dict):
+        raise ConfigError(f"{where}: {TRAINED} must be a mapping, got {type(trained).__name__}")
+    _check_kinds(trained, _TRAINED_KINDS, f"{where}: {TRAINED}")
+    _check_kinds(trained["data"], _DATA_KINDS, f"{where}: {TRAINED}.data")
+    if trained["result"] is not None:
+        _check_kinds(trained["result"], _RESULT_KINDS, f"{where}: {TRAINED}.result")
+    return trained
+
+
+def _check_kinds(values: Mapping[str, Any], kinds: Mapping[str, Any], where: str) -> None:
+    for key, kind in kinds.items():
+        if key not in values or not isinstance(values[key], kind):
+            raise ConfigError(f"{where}.{key} is missing or of the wrong type")
+
+
+class _WeightsError(ConfigError):
+    """The weights are missing or do not fit the configuration."""
+
+
+def _check_weights(folder: Path, model: nn.Module) -> None:
+    """Check names and shapes of the weights against `model`; reads only the file's header."""
     path = folder / WEIGHTS_FILE
-    if not path.is_file():
-        raise ConfigError(f"{path} does not exist: the folder was not saved by save_pretrained")
+    if not path.exists():
+        raise _WeightsError(f"{path} does not exist: the folder was not saved by save_pretrained")
     try:
-        state = clean_state_dict(load_file(path))
-    except SafetensorError as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        check_regular(path)
+        with safe_open(path, framework="pt") as file:
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise _WeightsError(f"{path} cannot be read: {error}") from error
     own = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-    found = {key: tuple(value.shape) for key, value in state.items()}
+    found = {plain_name(name): shape for name, shape in shapes.items()}
     if own != found:
         different = sorted(key for key in own | found if own.get(key) != found.get(key))
-        raise ConfigError(
+        raise _WeightsError(
             f"{path} does not fit {CONFIG_FILE}: {len(different)} tensors are missing, unexpected "
             f"or of another shape, such as {different[0]!r}"
         )
-    return state

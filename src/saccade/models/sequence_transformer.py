@@ -1,7 +1,8 @@
-"""The transformer encoder over sequences, with exchangeable attention and embedding.
+"""The transformer encoder for sequences, with exchangeable attention and embedding.
 
-embedding -> class token -> + positions -> blocks -> norm -> pooling -> head. A padding mask makes
-a padded sequence give what the unpadded one gives. Layout (B, N, features), or (B, N) symbols.
+embedding -> class token -> + positions -> blocks -> norm -> pooling -> head. With a padding mask, a
+padded sequence gives the output of the unpadded one. Input layout: (B, N, features), or (B, N)
+symbols.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class SequenceTransformer(Transformer):
     """A transformer over a sequence of vectors or symbols.
 
     Args:
-        max_seq_len: Longest sequence that the positions cover.
-        input_dim: Features of a token, or number of symbols for `embedding="token"`.
+        max_seq_len: Maximum sequence length.
+        input_dim: Features of a token, or size of the vocabulary for `embedding="token"`.
         name: Name of the variant, for the saved config.
         **options: Any other field of `SequenceConfig`.
     """
@@ -49,20 +50,20 @@ class SequenceTransformer(Transformer):
 
     @classmethod
     def from_config(cls, config: TransformerConfig, name: str | None = None) -> Self:
-        """Build a model from its config; subclasses with another constructor give the base."""
+        """Build a model from its config; subclasses return the base class as well."""
         assert isinstance(config, SequenceConfig)
         options = {spec.name: getattr(config, spec.name) for spec in fields(config)}
         return SequenceTransformer(name=name, **options)  # type: ignore[return-value]
 
     def _new_positions(self, max_seq_len: int) -> Tensor:
-        length = self.num_prefix_tokens + max_seq_len
+        length = self.num_prefix_positions + max_seq_len
         if self.config.pos_embed == "sinusoidal_1d":
             return sinusoidal_1d(length, self.embed_dim)
         return torch.zeros(1, length, self.embed_dim)
 
     @property
     def max_seq_len(self) -> int:
-        """Longest sequence accepted; set it to change the table of positions."""
+        """Maximum sequence length. Setting it changes the table of positions."""
         return self.config.max_seq_len
 
     @max_seq_len.setter
@@ -70,7 +71,7 @@ class SequenceTransformer(Transformer):
         self.config = replace(self.config, max_seq_len=length)
         if isinstance(self.pos_embed, torch.nn.Parameter):
             table = self.pos_embed.detach()
-            self.set_positions(resample_line_positions(table, length, self.num_prefix_tokens))
+            self.set_positions(resample_line_positions(table, length, self.num_prefix_positions))
         elif self.pos_embed is not None:
             self.set_positions(self._new_positions(length).to(self.pos_embed))
 
@@ -78,22 +79,23 @@ class SequenceTransformer(Transformer):
         """Tokens (B, N, C) with class token and positions."""
         if x.dim() > 1 and x.shape[1] > self.max_seq_len:
             raise ConfigError(
-                f"x has {x.shape[1]} tokens: max_seq_len={self.max_seq_len}; "
-                f"model.max_seq_len = {x.shape[1]} raises it"
+                f"x must have at most max_seq_len={self.max_seq_len} tokens, got {x.shape[1]}; "
+                f"model.max_seq_len = {x.shape[1]} raises the limit"
             )
         if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != x.shape[:2]):
             raise ConfigError(
-                f"key_mask has shape {tuple(key_mask.shape)} and dtype {key_mask.dtype}: expected "
-                f"bool of shape {tuple(x.shape[:2])}, True for real tokens"
+                f"key_mask must be bool of shape {tuple(x.shape[:2])}, True for real tokens, got "
+                f"{key_mask.dtype} of shape {tuple(key_mask.shape)}"
             )
-        x = self.add_class_token(self.token_embed(x, key_mask))
-        if self.pos_embed is not None:
-            x = x + self.pos_embed[:, : x.shape[1]]
-        out: Tensor = self.pos_drop(x)
+        x = self.token_embed(x, key_mask)
+        table = self.pos_embed
+        if table is not None:
+            table = table[:, : self.num_prefix_positions + x.shape[1]]
+        out: Tensor = self.pos_drop(self.add_positions(x, table))
         return out
 
     def _full_mask(self, key_mask: Tensor | None) -> Tensor | None:
-        """The mask with the class token, which is always real, in front."""
+        """The mask with a True for the class token in front."""
         if key_mask is None:
             return None
         return F.pad(key_mask, (self.num_prefix_tokens, 0), value=True)

@@ -1,8 +1,8 @@
-"""What a model costs, part by part: shapes, parameters, operations, memory for training.
+"""Output shape, parameters, FLOPs and activation memory of each part of a model.
 
-Shapes and memory come from one forward pass over fake tensors, which have a shape and a device but
-no data: the memory is that of the tensors that autograd keeps for the backward pass, parameters
-left out, each storage counted once. Operations come from `count_flops`.
+Shapes and memory come from a forward pass with fake tensors, which have a shape and a device but no
+data. Memory is the size of the tensors that autograd saves for the backward pass, without
+parameters; each storage is counted once. FLOPs come from `count_flops`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ Model = VisionTransformer | SequenceTransformer
 
 @dataclass(frozen=True)
 class PartSummary:
-    """One row: a part of the model.
+    """One row of the summary: a part of the model.
 
     Args:
-        name: Path of the part in the model.
-        kind: What it is, in words.
+        name: Path of the part within the model.
+        kind: Short description.
         shape: Shape of its output.
-        params: Parameters in it.
-        flops: Forward operations for the batch.
-        activation_bytes: What autograd keeps of it for the backward pass of the batch.
+        params: Number of parameters.
+        flops: FLOPs of the forward pass for the batch.
+        activation_bytes: Bytes that autograd saves for the backward pass of the batch.
     """
 
     name: str
@@ -50,11 +50,11 @@ class PartSummary:
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """The rows of a model and their sums; rich and `print` show them as a table.
+    """The rows of a model and their sums, printed as a table.
 
     Args:
         title: Name and attention of the model.
-        batch_size: Samples that operations and memory are for.
+        batch_size: Batch size for FLOPs and memory.
         parts: The rows, from input to output.
     """
 
@@ -64,17 +64,17 @@ class ModelSummary:
 
     @property
     def params(self) -> int:
-        """Parameters of the whole model."""
+        """Number of parameters of the model."""
         return sum(part.params for part in self.parts)
 
     @property
     def flops(self) -> int:
-        """Forward operations of the batch."""
+        """FLOPs of the forward pass for the batch."""
         return sum(part.flops for part in self.parts)
 
     @property
     def activation_bytes(self) -> int:
-        """What autograd keeps for the backward pass of the batch."""
+        """Bytes that autograd saves for the backward pass of the batch."""
         return sum(part.activation_bytes for part in self.parts)
 
     def __rich__(self) -> Table:
@@ -103,12 +103,12 @@ def _mib(size: int) -> str:
 
 
 def model_summary(model: Model, *, batch_size: int = 1, seq_len: int | None = None) -> ModelSummary:
-    """Account for every part of a model.
+    """Summarize shapes, parameters, FLOPs and activation memory of every part of a model.
 
     Args:
         model: A model, on any device; it is not run.
-        batch_size: Samples that operations and memory are for.
-        seq_len: Tokens of a sequence, `max_seq_len` by default.
+        batch_size: Batch size for FLOPs and memory.
+        seq_len: Length of the sequences, default `max_seq_len`.
     """
     flops = count_flops(model, seq_len)
     twin = _meta_twin(model)
@@ -158,7 +158,7 @@ def _count(*modules: nn.Module) -> int:
 
 
 def _meta_twin(model: Model) -> Model:
-    """The same model on the meta device, in training mode."""
+    """A copy of the model on the meta device, in training mode."""
     with torch.device("meta"):
         twin = type(model).from_config(model.config)
     for mine, other in zip(twin.blocks, model.blocks, strict=True):
@@ -179,9 +179,9 @@ def _empty_input(model: Model, batch_size: int, seq_len: int | None) -> Tensor:
 
 
 class _Ledger:
-    """Notes, while a model runs, the output shapes of its parts and what autograd keeps of each.
+    """Records output shapes and saved activations of each part during a forward pass.
 
-    A checkpointed block keeps only its input, which counts for the part that made it.
+    A checkpointed block saves only its input, which counts for the part that computed it.
     """
 
     def __init__(self, model: Model) -> None:
@@ -201,7 +201,7 @@ class _Ledger:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Hooks on for the time of a forward pass."""
+        """Install the hooks during a forward pass."""
         hooks = list(self._hooks())
         with torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor):
             yield
@@ -209,7 +209,7 @@ class _Ledger:
             hook.remove()
 
     def _hooks(self) -> Iterator[RemovableHandle]:
-        """Where each part begins, and whose output is its output."""
+        """Register the hooks of every part."""
         model = self.model
         embedding = model.get_submodule(self._part)
         yield from self._part_hooks(self._part, embedding, embedding)
@@ -225,7 +225,7 @@ class _Ledger:
     def _part_hooks(
         self, name: str, begins: nn.Module, gives: nn.Module
     ) -> Iterator[RemovableHandle]:
-        """`begins` opens the part `name`, and the output of `gives` is the part's."""
+        """Register hooks for the part that starts at `begins` and whose output `gives` computes."""
 
         def begin(module: nn.Module, args: object) -> None:
             self._part = name

@@ -1,14 +1,16 @@
-"""The model classes of TaylorShift (arXiv:2403.02920) under the names its users know.
+"""The model classes of TaylorShift (arXiv:2403.02920) with their published names and arguments.
 
-They are constructors only: the models are `VisionTransformer` and `SequenceTransformer` with
-`taylorshift` attention, and so is what their `from_pretrained` returns. N0 starts from the paper's
-threshold; the named variants follow the library's own, which counts symmetric features.
+They only set arguments: the models are a `VisionTransformer` and a `SequenceTransformer` with
+`taylorshift` attention, and their `from_pretrained` returns those classes. Defaults are the
+published ones: no position for the class token, and N0 from the paper's threshold. The named
+variants use saccade's own threshold, which counts symmetric features once.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from saccade.errors import ConfigError
 from saccade.models.config import ViTConfig, override
 from saccade.models.sequence_transformer import SequenceTransformer
 from saccade.models.vision_transformer import VisionTransformer
@@ -16,74 +18,101 @@ from saccade.ops.taylor import speed_threshold
 
 __all__ = ["TaylorShiftTransformer", "TaylorShiftViT"]
 
+_SIZES: dict[str, Any] = {"embed_dim": 768, "depth": 12, "num_heads": 12}
 
-def with_paper_threshold(options: dict[str, Any]) -> dict[str, Any]:
-    """`options` with TaylorShift and the paper's N0, unless they name another attention or N0."""
-    if "attention" in options:
-        return options
-    head_dim = options.get("head_dim") or options["embed_dim"] // max(1, options["num_heads"])
-    threshold = {"N0": speed_threshold(max(1, head_dim))}
-    given = options.get("attention_options", {})
-    return options | {"attention": "taylorshift", "attention_options": threshold | given}
+
+def _published(
+    options: dict[str, Any],
+    coefficients: tuple[float, float, float],
+    normalize_input: bool,
+    output_normalized: bool,
+) -> dict[str, Any]:
+    """Config fields: the published defaults, overridden by `options`.
+
+    With another `attention`, the arguments of TaylorShift are left out. As published, `drop_rate`
+    also sets the dropout of projections and MLPs.
+    """
+    dropout = {"proj_drop_rate": options["drop_rate"]} if "drop_rate" in options else {}
+    chosen = _SIZES | {"no_embed_class": True, "attention": "taylorshift"} | dropout | options
+    if chosen["attention"] != "taylorshift":
+        return chosen
+    head_dim = chosen.get("head_dim") or chosen["embed_dim"] // max(1, chosen["num_heads"])
+    attention_options = {
+        "N0": speed_threshold(max(1, head_dim)),
+        "coefficients": coefficients,
+        "normalize_input": normalize_input,
+        "output_normalized": output_normalized,
+    }
+    return chosen | {"attention_options": attention_options | chosen.get("attention_options", {})}
 
 
 class TaylorShiftViT(VisionTransformer):
     """A vision transformer with TaylorShift attention.
 
     Args:
-        image_size: Side of the images, or (height, width).
-        num_classes: Number of logits.
-        patch_size: Side of a patch.
-        embed_dim: Width; `vit_sizes` has the paper's.
-        depth: Number of blocks.
-        num_heads: Heads.
-        conv_embed: Whether convolutions embed the patches, as in XCiT.
-        **options: Any other field of `ViTConfig`.
+        img_size: Side of the images, or (height, width).
+        a: Coefficient of s^2.
+        b: Coefficient of s.
+        c: Constant coefficient.
+        normalize_input: As in `TaylorShiftAttention`.
+        output_normalized: As in `TaylorShiftAttention`.
+        conv_embed: Embed the patches with convolutions, as in XCiT.
+        **options: Any other field of `ViTConfig`, such as `num_classes`, `patch_size` or a size
+            from `vit_sizes`; the default size is ViT-B.
     """
 
     def __init__(
         self,
-        image_size: int | tuple[int, int],
-        num_classes: int = 1000,
-        patch_size: int = 16,
-        embed_dim: int = 192,
-        depth: int = 12,
-        num_heads: int = 3,
+        img_size: int | tuple[int, int] = 224,
+        *,
+        a: float = 0.5,
+        b: float = 1.0,
+        c: float = 1.0,
+        normalize_input: bool = True,
+        output_normalized: bool = True,
         conv_embed: bool = False,
         **options: Any,
     ) -> None:
-        sizes: dict[str, Any] = {"embed_dim": embed_dim, "depth": depth, "num_heads": num_heads}
-        images = {"img_size": image_size, "patch_size": patch_size, "num_classes": num_classes}
-        stem = {"stem": "conv_patch" if conv_embed else "patch"}
-        config = override(ViTConfig(), stem | images | with_paper_threshold(sizes | options))
-        super().__init__(config)
+        stem = {"img_size": img_size, "stem": "conv_patch" if conv_embed else "patch"}
+        chosen = _published(stem | options, (a, b, c), normalize_input, output_normalized)
+        super().__init__(override(ViTConfig(), chosen))
 
 
 class TaylorShiftTransformer(SequenceTransformer):
     """A sequence transformer with TaylorShift attention.
 
     Args:
-        max_seq_len: Longest sequence that the positions cover.
+        max_seq_len: Maximum sequence length.
         input_dim: Features of a token.
-        num_classes: Number of logits.
-        num_heads: Heads.
-        depth: Number of blocks.
-        embed_dim: Width.
-        conv_embed: Whether convolutions embed the tokens.
-        **options: Any other field of `SequenceConfig`.
+        conv_embed: Embed the tokens with convolutions.
+        normalize_input: As in `TaylorShiftAttention`.
+        a: Coefficient of s^2.
+        b: Coefficient of s.
+        c: Constant coefficient.
+        output_normalized: As in `TaylorShiftAttention`.
+        **options: Any other field of `SequenceConfig`, such as `num_classes` and `embed_dim`; the
+            default size is ViT-B.
     """
 
     def __init__(
         self,
         max_seq_len: int,
         input_dim: int,
-        num_classes: int = 1000,
-        num_heads: int = 8,
-        depth: int = 6,
-        embed_dim: int = 256,
         conv_embed: bool = False,
+        normalize_input: bool = True,
+        *,
+        a: float = 0.5,
+        b: float = 1.0,
+        c: float = 1.0,
+        output_normalized: bool = True,
         **options: Any,
     ) -> None:
-        sizes: dict[str, Any] = {"embed_dim": embed_dim, "depth": depth, "num_heads": num_heads}
-        kind = {"embedding": "conv" if conv_embed else "linear", "num_classes": num_classes}
-        super().__init__(max_seq_len, input_dim, **(kind | with_paper_threshold(sizes | options)))
+        for name, value in (("conv_embed", conv_embed), ("normalize_input", normalize_input)):
+            if not isinstance(value, bool):
+                raise ConfigError(
+                    f"{name} must be True or False, got {value!r}; pass arguments after input_dim "
+                    "by keyword, such as num_classes=10"
+                )
+        kind = {"embedding": "conv_pyramid" if conv_embed else "linear"}
+        chosen = _published(kind | options, (a, b, c), normalize_input, output_normalized)
+        super().__init__(max_seq_len, input_dim, **chosen)

@@ -1,7 +1,7 @@
-"""What image and sequence transformers share: class token, blocks, pooling, head.
+"""Base class of image and sequence transformers: class token, blocks, pooling, head.
 
-Names of methods and parameters are timm's, so that weights and training scripts go both ways.
-Layout (B, N, C); the class token, where there is one, comes first.
+Methods and parameters have timm's names, so weights and training scripts work with both libraries.
+Layout (B, N, C); the class token, if any, comes first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from saccade.layers.attention import MultiHeadAttention
 from saccade.layers.attentions import ATTENTIONS
-from saccade.layers.block import NORM_EPS, Block
+from saccade.layers.block import Block
 from saccade.layers.head import build_head
 from saccade.layers.mlp import Mlp
 from saccade.layers.pooling import AttentionPool
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def build_block(config: TransformerConfig, index: int) -> Block:
-    """Block `index` of a model."""
+    """Build block `index` of a model."""
     window = config.window if isinstance(config, ViTConfig) else None
     shifted = isinstance(config, ViTConfig) and config.shifted and index % 2 == 1
     attn = MultiHeadAttention(
@@ -49,25 +49,31 @@ def build_block(config: TransformerConfig, index: int) -> Block:
         shifted=shifted,
         attention_options=_attention_options(config, index),
     )
-    mlp = Mlp(config.embed_dim, config.mlp_features, config.act, config.proj_drop_rate)
+    mlp = Mlp(
+        config.embed_dim,
+        config.mlp_features,
+        config.act,
+        config.proj_drop_rate,
+        config.act_drop_rate,
+    )
     drop_path = config.drop_path_rate * index / max(1, config.depth - 1)
-    return Block(attn, mlp, config.embed_dim, config.init_values, drop_path)
+    return Block(attn, mlp, config.embed_dim, config.init_values, drop_path, config.norm_eps)
 
 
 def _attention_options(config: TransformerConfig, index: int) -> dict[str, Any]:
-    """The options of block `index`: its own feature seed where the attention draws features."""
+    """Attention options of block `index`, with its own seed for random features."""
     options = dict(config.attention_options)
     if config.feature_seed is not None and "feature_seed" in ATTENTIONS[config.attention].options:
         options.setdefault("feature_seed", config.feature_seed + index)
     return options
 
 
-def _norm(dim: int, wanted: bool) -> nn.Module:
-    return nn.LayerNorm(dim, eps=NORM_EPS) if wanted else nn.Identity()
+def _norm(config: TransformerConfig, wanted: bool) -> nn.Module:
+    return nn.LayerNorm(config.embed_dim, eps=config.norm_eps) if wanted else nn.Identity()
 
 
 def _init_linears(part: nn.Module | None, std: float) -> None:
-    """Truncated normal weights and zero biases for the linear maps of `part`."""
+    """Initialize the linear layers of `part` with truncated normal weights and zero biases."""
     for module in () if part is None else part.modules():
         if isinstance(module, nn.Linear):
             nn.init.trunc_normal_(module.weight, std=std)
@@ -76,14 +82,19 @@ def _init_linears(part: nn.Module | None, std: float) -> None:
 
 
 def _call_block(
-    block: Block, x: Tensor, key_mask: Tensor | None, grid: tuple[int, int] | None
+    block: Block,
+    x: Tensor,
+    key_mask: Tensor | None,
+    grid: tuple[int, int] | None,
+    attn_mask: Tensor | None,
 ) -> Tensor:
-    out: Tensor = block(x, key_mask, grid)
+    masks = {} if attn_mask is None else {"attn_mask": attn_mask}
+    out: Tensor = block(x, key_mask, grid, **masks)
     return out
 
 
 def _is_plain(block: nn.Module) -> bool:
-    """Whether it is a block of ours that nobody changed or hooks into."""
+    """True for an unmodified `Block` without hooks."""
     return type(block) is Block and "forward" not in vars(block) and not is_hooked(block)
 
 
@@ -98,9 +109,9 @@ def _advance(
     return block.advance(x, branch, keep, key_mask, grid)
 
 
-# torch.compile writes to memory what more than one kernel reads if it takes more than 30 operations
-# or 4 inputs, and so a batch norm with its GELU, twice as wide as they came. Forming it again costs
-# less on a GPU.
+# By default torch.compile stores a value that several kernels read if it takes more than 30
+# operations or 4 inputs. That includes batch norm with GELU, stored at twice the input's width.
+# Higher limits make it recompute such values, which is cheaper on a GPU.
 FUSION: dict[str, Any] = {"realize_opcount_threshold": 100, "realize_reads_threshold": 16}
 
 _parts_of: WeakKeyDictionary[nn.Module, dict[Callable[..., Any], Callable[..., Any]]]
@@ -109,10 +120,11 @@ _copies = count()
 
 
 def _compiled(model: nn.Module, call: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled for one model alone.
+    """Compile a function for one model only.
 
-    torch goes by a function's code and the name of it: with every other model it would hold more
-    sizes open, which makes slower kernels, and in the end give up. So each model has its own copy.
+    torch.compile caches by the code object. If models shared it, each new model would make more
+    sizes dynamic, which gives slower kernels, and would finally hit the recompilation limit.
+    Therefore each model compiles its own copy of the function.
     """
     parts = _parts_of.setdefault(model, {})
     if call not in parts:
@@ -123,10 +135,10 @@ def _compiled(model: nn.Module, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Transformer(HubModel):
-    """Pre-norm blocks between an embedding, which subclasses own, and a classifier.
+    """Pre-norm transformer blocks and a classifier; subclasses add the embedding.
 
     Args:
-        config: All that the model is made of.
+        config: Configuration of the model.
         name: Name of the variant, for the saved config.
     """
 
@@ -137,7 +149,7 @@ class Transformer(HubModel):
     def __init__(self, config: TransformerConfig, name: str | None = None) -> None:
         super().__init__()
         self.config, self.name = config, name
-        self.embed_dim = self.num_features = config.embed_dim
+        self.embed_dim = self.num_features = self.head_hidden_size = config.embed_dim
         self.num_prefix_tokens = int(config.class_token)
         self.grad_checkpointing = self.compiled = False
         cls_token = nn.Parameter(torch.empty(1, 1, config.embed_dim))
@@ -148,11 +160,11 @@ class Transformer(HubModel):
         self._build_classifier()
 
     def _build_classifier(self) -> None:
-        config, dim = self.config, self.embed_dim
+        config = self.config
         before, after = not config.norm_after_pool, config.norm_after_pool
-        self.norm = _norm(dim, config.final_norm and before)
+        self.norm = _norm(config, config.final_norm and before)
         self.attn_pool = self._new_attention_pool()
-        self.fc_norm = _norm(dim, config.final_norm and after)
+        self.fc_norm = _norm(config, config.final_norm and after)
         self.head_drop = nn.Dropout(config.drop_rate if config.head_hidden_dim is None else 0.0)
         self.head = self._new_head()
 
@@ -160,7 +172,9 @@ class Transformer(HubModel):
         config = self.config
         if config.global_pool != "map":
             return None
-        return AttentionPool(config.embed_dim, config.num_heads, config.mlp_features, config.act)
+        return AttentionPool(
+            config.embed_dim, config.num_heads, config.mlp_features, config.act, config.norm_eps
+        )
 
     def _new_head(self) -> nn.Module:
         config = self.config
@@ -169,9 +183,9 @@ class Transformer(HubModel):
         )
 
     def _init_weights(self) -> None:
-        """Truncated normals for linear maps and learned positions, as timm's ViT starts.
+        """Initialize linear layers and learned positions with truncated normals, as timm does.
 
-        The embedding and the attention cores keep the start that they chose themselves.
+        The embedding and the attention cores keep their own initialization.
         """
         if self.cls_token is not None:
             nn.init.normal_(self.cls_token, std=1e-6)
@@ -182,7 +196,7 @@ class Transformer(HubModel):
             _init_linears(part, self.config.init_std)
 
     def set_positions(self, table: Tensor) -> None:
-        """Hold a table (1, N, C) of positions: learned ones as a parameter, others as a buffer."""
+        """Set the position table (1, N, C): a parameter if it is learned, else a buffer."""
         if self.config.pos_embed == "none":
             self.register_parameter("pos_embed", None)
         elif self.config.pos_embed == "learned":
@@ -190,8 +204,25 @@ class Transformer(HubModel):
         else:
             self.register_buffer("pos_embed", table, persistent=False)
 
+    @property
+    def num_prefix_positions(self) -> int:
+        """Number of entries in the position table before those of the embedded tokens."""
+        return 0 if self.config.no_embed_class else self.num_prefix_tokens
+
+    def add_positions(self, x: Tensor, table: Tensor | None) -> Tensor:
+        """Prepend the class token to embedded tokens and add positions.
+
+        Args:
+            x: Embedded tokens (B, N, C).
+            table: Positions (1, num_prefix_positions + N, C), or None.
+        """
+        if table is not None and self.config.no_embed_class:
+            return self.add_class_token(x + table)
+        x = self.add_class_token(x)
+        return x if table is None else x + table
+
     def add_class_token(self, x: Tensor) -> Tensor:
-        """Put the class token, where there is one, in front of (B, N, C)."""
+        """Prepend the class token, if any, to (B, N, C)."""
         if self.cls_token is None:
             return x
         return torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
@@ -202,13 +233,15 @@ class Transformer(HubModel):
         x: Tensor,
         key_mask: Tensor | None = None,
         grid: tuple[int, int] | None = None,
+        attn_mask: Tensor | None = None,
     ) -> Tensor:
-        """One block, compiled and recomputed in the backward pass where the model is set so."""
+        """Run one block, with compilation and gradient checkpointing if they are enabled."""
         call = self.part(_call_block)
+        inputs = (block, x, key_mask, grid, attn_mask)
         if self.grad_checkpointing and torch.is_grad_enabled():
-            out: Tensor = checkpoint(call, block, x, key_mask, grid, use_reentrant=False)
+            out: Tensor = checkpoint(call, *inputs, use_reentrant=False)
         else:
-            out = call(block, x, key_mask, grid)
+            out = call(*inputs)
         return out
 
     def run_blocks(
@@ -216,24 +249,34 @@ class Transformer(HubModel):
         x: Tensor,
         key_mask: Tensor | None = None,
         grid: tuple[int, int] | None = None,
+        attn_mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """All blocks: tokens, what is still to be added to them, and its factors.
+        """Run all blocks; return the tokens, a pending residual branch and its factors.
 
-        Compiled blocks leave their last addition to the next one's norm, unless somebody waits for
-        a block to be called or has put something else in its place.
+        Compiled blocks leave their last residual addition to the next norm, which fuses the two.
+        Nothing is pending without compilation, with gradient checkpointing, with an `attn_mask`, or
+        if a block has hooks or is of another class than `Block`.
         """
         branch = keep = None
-        if self.is_compiled and not self.grad_checkpointing and all(map(_is_plain, self.blocks)):
+        is_plain = attn_mask is None and all(map(_is_plain, self.blocks))
+        if self.is_compiled and not self.grad_checkpointing and is_plain:
             advance = self.part(_advance)
             for block in self.blocks:
                 x, branch, keep = advance(block, x, branch, keep, key_mask, grid)
         else:
             for block in self.blocks:
-                x = self.run_block(block, x, key_mask, grid)
+                x = self.run_block(block, x, key_mask, grid, attn_mask)
         return x, branch, keep
 
     def pool(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """Pool tokens (B, N, C) to (B, C); `key_mask` (B, N) is False on padding."""
+        """Pool tokens (B, N, C) to (B, C); unchanged if `global_pool` is empty.
+
+        Args:
+            x: Tokens (B, N, C).
+            key_mask: (B, N), False on padding.
+        """
+        if not self.config.global_pool:
+            return x
         if self.config.global_pool == "token":
             return x[:, 0]
         x = x[:, self.num_prefix_tokens :]
@@ -250,11 +293,12 @@ class Transformer(HubModel):
     def forward_head(
         self, x: Tensor, pre_logits: bool = False, key_mask: Tensor | None = None
     ) -> Tensor:
-        """Logits of the tokens that `forward_features` gave.
+        """Compute logits from the output of `forward_features`.
 
         Args:
             x: Tokens (B, N, C).
-            pre_logits: Whether to stop before the classifier, at (B, C).
+            pre_logits: Return the input of the classifier, (B, C), or (B, N, C) if `global_pool`
+                is empty.
             key_mask: (B, N), False on padding.
         """
         x = self.head_drop(self.fc_norm(self.pool(x, key_mask)))
@@ -265,16 +309,22 @@ class Transformer(HubModel):
         """Number of logits."""
         return self.config.num_classes
 
+    @property
+    def global_pool(self) -> Pooling:
+        """Pooling of the tokens; empty for none."""
+        return self.config.global_pool
+
     def get_classifier(self) -> nn.Module:
-        """The layer that gives the logits."""
+        """The classifier layer."""
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: Pooling | None = None) -> None:
-        """A new classifier, freshly started; 0 classes for none.
+        """Replace the classifier by a newly initialized one.
 
         Args:
-            num_classes: Number of logits.
-            global_pool: Another pooling; the final norm stays where it is, as in timm.
+            num_classes: Number of logits; 0 for no classifier.
+            global_pool: New pooling; None keeps the present one. The final norm stays in place, as
+                in timm.
         """
         old = self.config
         self.config = replace(
@@ -295,30 +345,31 @@ class Transformer(HubModel):
                 part.to(like.device, like.dtype).train(self.training)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute blocks in the backward pass: less memory, one more forward pass."""
+        """Recompute blocks in the backward pass; saves memory and costs one more forward pass."""
         self.grad_checkpointing = enable
 
     def set_compiled(self, enable: bool = True) -> None:
-        """While training, compile the parts: a few compilations serve all blocks."""
+        """Compile embedding, blocks and head separately during training; blocks share code."""
         self.compiled = enable
 
     @property
     def is_compiled(self) -> bool:
-        """Whether parts are compiled now."""
+        """True if compilation is enabled and the model is in training mode."""
         return self.compiled and self.training
 
     def part(self, call: Callable[..., T], *modules: nn.Module) -> Callable[..., T]:
-        """A function that calls a part of the model, compiled where the model is set so.
+        """The function, compiled if compilation is enabled.
 
         Args:
-            call: The function.
-            modules: Those it calls; it is not compiled where somebody hooks into one.
+            call: A function that calls a part of the model.
+            modules: Modules that it calls. If one has hooks, the function is not compiled, so that
+                the hooks run.
         """
         hooked = any(map(is_hooked, modules))
         return _compiled(self, call) if self.is_compiled and not hooked else call
 
     def no_weight_decay(self) -> set[str]:
-        """Parameters that weight decay should leave alone: tokens, positions, head scalars."""
+        """Names of parameters without weight decay: tokens, positions, vectors of attentions."""
         names = {"cls_token", "pos_embed", "attn_pool.latent"}
         return {
             name
@@ -328,7 +379,7 @@ class Transformer(HubModel):
         }
 
     def group_matcher(self, coarse: bool = False) -> dict[str, object]:
-        """Patterns that sort parameters by depth, for layer-wise learning rates (timm's form)."""
+        """Patterns that group parameters by depth for layer-wise learning rates, as in timm."""
         return {
             "stem": r"^cls_token|pos_embed|patch_embed|token_embed",
             "blocks": r"^blocks\.(\d+)"
@@ -338,7 +389,7 @@ class Transformer(HubModel):
 
     @property
     def N0(self) -> int:  # noqa: N802 - the paper's name
-        """Tokens above which the efficient Taylor form is used (class token counted)."""
+        """Number of tokens, with the class token, above which the efficient Taylor form runs."""
         return self.blocks[0].attn.N0
 
     @N0.setter

@@ -1,9 +1,12 @@
-"""The named models, as data; `source` says where the numbers come from.
+"""The table of named models; `source` names the origin of their numbers.
 
 Sources: TaylorIR (its README and code); TaylorShift (arXiv:2403.02920 and its code); Efficient
 Transformers on CIFAR-10 (a course project on arXiv:2009.14794); VisTransformer (a tutorial on
 arXiv:2010.11929); ViT from scratch (github.com/tintn/vision-transformer-from-scratch); timm
 (github.com/huggingface/pytorch-image-models).
+
+docs/published.md lists the differences from these sources. When the numbers of a row change,
+`upgrades.py` keeps the former ones, for models and runs saved with them.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ class Variant:
     """A row of the table of models.
 
     Args:
-        config: All that the model is made of.
-        source: Where its numbers come from.
+        config: Configuration of the model.
+        source: Origin of its numbers.
     """
 
     config: TransformerConfig
@@ -46,10 +49,11 @@ _CIFAR = ViTConfig(
     std=(0.2470, 0.2435, 0.2616),
 )
 
-# DEVIATION: TaylorIR's README gives the FFN four times the width. Its parameter counts are those
-# of 768 hidden features at every width, so that is the default; mlp_hidden_dim=None is the README.
+# DEVIATION: TaylorIR's README states an FFN of four times the width. Its parameter counts match 768
+# hidden features at every width, which is the default here. mlp_hidden_dim=None follows the README.
 _TAYLORIR = replace(
     _CIFAR,
+    norm_eps=1e-5,
     attention="taylor",
     stem="conv",
     patch_size=1,
@@ -57,10 +61,16 @@ _TAYLORIR = replace(
     mlp_hidden_dim=768,
     head_hidden_dim=768,
     drop_rate=0.1,
+    pos_drop_rate=0.1,
+    proj_drop_rate=0.1,
+    attn_drop_rate=0.1,
 )
 
 _TAYLORSHIFT = ViTConfig(
-    attention="taylorshift", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
+    attention="taylorshift",
+    no_embed_class=True,
+    mean=(0.485, 0.456, 0.406),
+    std=(0.229, 0.224, 0.225),
 )
 
 _VIT_CIFAR = replace(
@@ -74,7 +84,7 @@ _VIT_CIFAR = replace(
     proj_drop_rate=0.1,
 )
 
-# DEVIATION: the project flattens this map to one token; its 16x16 places are the tokens here.
+# DEVIATION: the source flattens this feature map to one token. Here its 16x16 positions are tokens.
 _HYBRID_CIFAR = replace(_VIT_CIFAR, stem="conv_pool", patch_size=2)
 
 _RESIDUAL_CIFAR = replace(
@@ -99,11 +109,22 @@ _LIGHT_VIT = ViTConfig(
     depth=2,
     num_heads=2,
     pos_embed="sinusoidal_1d",
+    norm_eps=1e-5,
     mean=(0.1307,),
     std=(0.3081,),
 )
 
-_VIT_MICRO = replace(_CIFAR, patch_size=4, embed_dim=48, depth=4, num_heads=4, mlp_hidden_dim=192)
+_VIT_MICRO = replace(
+    _CIFAR,
+    patch_size=4,
+    embed_dim=48,
+    depth=4,
+    num_heads=4,
+    mlp_hidden_dim=192,
+    act="gelu_tanh",
+    act_drop_rate=0.0,
+    norm_eps=1e-5,
+)
 
 _TAYLORIR_SIZES = {
     "small": {"embed_dim": 128, "depth": 4, "num_heads": 4},
@@ -111,9 +132,9 @@ _TAYLORIR_SIZES = {
     "large": {"embed_dim": 256, "depth": 8, "num_heads": 8},
 }
 
-# Width, depth, heads, MLP ratio, IMDB's 4000 bytes and the 1024 pixels of CIFAR are TaylorShift's.
-# ListOps' 2000 tokens and Pathfinder's 32x32 are the Long Range Arena's (arXiv:2011.04006); 18
-# symbols hold the digits, operators and brackets of ListOps and three more for special ones.
+# TaylorShift states width, depth, heads, MLP ratio, 4000 bytes for IMDB and 1024 pixels for CIFAR.
+# The Long Range Arena (arXiv:2011.04006) states 2000 tokens for ListOps and 32x32 for Pathfinder.
+# The 18 symbols are the digits, operators and brackets of ListOps and three special symbols.
 _SEQUENCES = {
     "listops": SequenceConfig(
         embed_dim=512,
@@ -168,7 +189,7 @@ MODELS: Registry[Variant] = Registry("model")
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """The names of the models that match a shell pattern such as `taylor*`, sorted."""
+    """Sorted names of the models that match a shell pattern such as `taylor*`."""
     return MODELS.names(pattern)
 
 
@@ -190,7 +211,9 @@ _register(
 )
 _register(
     {
-        f"taylorshift_{task}": replace(config, attention="taylorshift", embedding="token")
+        f"taylorshift_{task}": replace(
+            config, attention="taylorshift", embedding="token", no_embed_class=True
+        )
         for task, config in _SEQUENCES.items()
     },
     "TaylorShift: sequence sizes",

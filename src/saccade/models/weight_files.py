@@ -1,4 +1,4 @@
-"""Tensors to a safetensors file, with the rights of any other file of the user's."""
+"""Write tensors to a safetensors file with the usual file permissions."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__ = ["write_tensors"]
 def write_tensors(
     tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None
 ) -> None:
-    """Write tensors to a file that whoever may read its neighbours may read.
+    """Write tensors to a safetensors file whose permissions follow the umask.
 
     Args:
-        tensors: By name; contiguous, none of them sharing memory with another.
+        tensors: Contiguous tensors by name; no two may share memory.
         path: The file.
-        metadata: Text to store beside the tensors.
+        metadata: Text to store with the tensors.
 
     Raises:
         OSError: The disk is full or cannot be written.
     """
     path.touch()
-    mode = path.stat().st_mode  # as the umask has it; safetensors' own files are their owner's only
+    mode = path.stat().st_mode  # follows the umask; safetensors creates files with mode 0600
     try:
         save_file(dict(tensors), path, metadata=metadata)
-    except SafetensorError as error:  # how safetensors tells of a full disk
+    except SafetensorError as error:  # raised for a full disk, among others
         number = re.search(r"\(os error (\d+)\)", str(error))
-        told = (int(number[1]), os.strerror(int(number[1]))) if number else (str(error),)
-        raise OSError(*told) from None
+        details = (int(number[1]), os.strerror(int(number[1]))) if number else (str(error),)
+        raise OSError(*details) from None
     path.chmod(mode)

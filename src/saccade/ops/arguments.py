@@ -21,6 +21,8 @@ __all__ = [
     "check_values",
     "compute_dtype",
     "in_full_precision",
+    "is_traced",
+    "known_size",
     "resolve_scale",
     "select_queries",
 ]
@@ -97,7 +99,17 @@ def check_backend(backend: Backend, available: tuple[Backend, ...]) -> None:
 
 def resolve_scale(scale: float | None, head_dim: int) -> float:
     """The factor of the scores: as given, or 1/sqrt(D)."""
-    return head_dim**-0.5 if scale is None else float(scale)
+    return known_size(head_dim) ** -0.5 if scale is None else float(scale)
+
+
+def known_size(size: int) -> int:
+    """A size as a number; `torch.jit.trace`, for which sizes are tensors, takes it as constant."""
+    return int(size) if is_traced() else size
+
+
+def is_traced() -> bool:
+    """Whether `torch.jit.trace` records what is called now."""
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -6,6 +6,8 @@ from typing import get_args
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType, get_interpreter_stack
+from torch.autograd import forward_ad
 
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.ops.arguments import Backend
@@ -16,6 +18,8 @@ __all__ = [
     "fused_obstacle",
     "has_bfloat16",
     "is_compiled_for_gpu",
+    "is_differentiated_forward",
+    "is_transformed",
     "takes_fused",
 ]
 
@@ -41,6 +45,8 @@ def takes_fused(backend: Backend, obstacle: str | None, *, preferred: bool) -> b
 
 def fused_obstacle(v: Tensor, head_dim: int | None = None) -> str | None:
     """Why no kernel can take these tensors, if none can."""
+    if is_transformed():
+        return "torch.func and forward-mode differentiation need torch's own operators"
     if not TRITON_INSTALLED:
         return "triton is not installed (pip install 'saccade[triton]')"
     if v.dtype == torch.float64:
@@ -52,6 +58,25 @@ def fused_obstacle(v: Tensor, head_dim: int | None = None) -> str | None:
     if v.is_cuda and v.dtype == torch.bfloat16 and not has_bfloat16(v.get_device()):
         return "bfloat16 needs compute capability 8.0 or more"
     return None
+
+
+def is_transformed() -> bool:
+    """Whether `torch.func` or forward mode differentiates what is called now.
+
+    Both look into functions, so everything they meet must be made of torch's own operators. `vmap`
+    alone does not: it calls other operators sample by sample.
+    """
+    if is_differentiated_forward():
+        return True
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    derivatives = (TransformType.Grad, TransformType.Jvp)
+    return any(level.key() in derivatives for level in get_interpreter_stack() or ())
+
+
+def is_differentiated_forward() -> bool:
+    """Whether forward-mode differentiation is active."""
+    return forward_ad._current_level >= 0
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

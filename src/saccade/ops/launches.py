@@ -25,9 +25,9 @@ __all__ = [
     "Launch",
     "compile_kernels",
     "compiled_at_once",
+    "is_dry_run",
     "launch_of",
     "on_device",
-    "rehearsing",
 ]
 
 INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
@@ -81,11 +81,11 @@ class Launch:
 
     def __call__(self, *tensors: Tensor | None) -> None:
         """Launch on the current device and stream; None for a tensor that is not read."""
-        rehearsed = _rehearsed.get()
-        if rehearsed is not None:
-            rehearsed.add((self, tuple(x if x is None else x.dtype for x in tensors)))
+        dry_run = _dry_run_launches.get()
+        if dry_run is not None:
+            dry_run.add((self, tuple(x if x is None else x.dtype for x in tensors)))
             return
-        key, addresses = (None, []) if INTERPRETED else _specialisation(tensors)
+        key, addresses = (None, []) if INTERPRETED else _specialization(tensors)
         kept = None if key is None else self._kept.get(key)
         if key is None or kept is None or _is_observed(self.kernel):
             self._launch_through_triton(tensors, key)
@@ -127,12 +127,14 @@ class Launch:
         self._kept[key] = _Kept(compiled, compiled.run, before, after)
 
 
-_rehearsed: ContextVar[set[tuple[Launch, Dtypes]] | None] = ContextVar("rehearsed", default=None)
+_dry_run_launches: ContextVar[set[tuple[Launch, Dtypes]] | None] = ContextVar(
+    "dry_run", default=None
+)
 
 
-def rehearsing() -> bool:
+def is_dry_run() -> bool:
     """Whether launches are only noted, to be compiled together."""
-    return _rehearsed.get() is not None
+    return _dry_run_launches.get() is not None
 
 
 def compile_kernels(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
@@ -142,11 +144,11 @@ def compile_kernels(function: Callable[P, object], *args: P.args, **kwargs: P.kw
     compiled is left for the launch itself to meet.
     """
     launches: set[tuple[Launch, Dtypes]] = set()
-    token = _rehearsed.set(launches)
+    token = _dry_run_launches.set(launches)
     try:
         function(*args, **kwargs)
     finally:
-        _rehearsed.reset(token)
+        _dry_run_launches.reset(token)
     variants = {_variant(*noted): noted for noted in launches if not _is_observed(noted[0].kernel)}
 
     def compile_one(noted: tuple[Launch, Dtypes]) -> None:
@@ -173,16 +175,16 @@ def _variant(launch: Launch, dtypes: Dtypes) -> tuple[Any, ...]:
     """What a launch is compiled for: its grid is not, of whole numbers only their kind."""
     parameters = launch.kernel.params[len(dtypes) :]
     numbers = (
-        _kind(number, specialised=not parameter.do_not_specialize)
+        _kind(number, specialized=not parameter.do_not_specialize)
         for number, parameter in zip(launch.numbers, parameters, strict=False)
     )
     return launch.kernel, dtypes, tuple(numbers), tuple(launch.constants.items())
 
 
-def _kind(number: float, *, specialised: bool) -> Any:
+def _kind(number: float, *, specialized: bool) -> Any:
     if not isinstance(number, int):
         return float
-    return number >= 1 << 31, specialised and (number == 1, number % 16 == 0)
+    return number >= 1 << 31, specialized and (number == 1, number % 16 == 0)
 
 
 def compiled_at_once(function: Callable[P, R]) -> Callable[P, R]:
@@ -205,7 +207,7 @@ def compiled_at_once(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-def _specialisation(
+def _specialization(
     tensors: tuple[Tensor | None, ...],
 ) -> tuple[tuple[Any, ...] | None, list[int | None]]:
     """The current device and the tensors' dtypes, and their addresses.

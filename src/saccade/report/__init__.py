@@ -1,4 +1,4 @@
-"""Reports: run folders to one self-contained page, Markdown, CSV and LaTeX. No torch in here."""
+"""Reports on run folders as HTML, Markdown, CSV and LaTeX; this package does not import torch."""
 
 from saccade.report.write import FORMATS, Report, write_report
 

@@ -1,7 +1,8 @@
-"""Figures by class: confusion, accuracy of each class, reliability."""
+"""Figures on classes: confusion matrix, accuracy of each class, reliability diagram."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saccade.report.classes import ClassCounts, Reliability
-from saccade.report.look import (
+from saccade.report.style import (
     GRID,
     MUTED,
-    PAGE_COLOURS,
+    PAGE_COLORS,
     Drawing,
     Margins,
     Series,
@@ -22,46 +23,47 @@ from saccade.report.look import (
 )
 
 __all__ = [
-    "MOST_CLASSES",
+    "MAX_CLASSES",
     "class_accuracy",
     "confusion",
     "reliability_diagram",
     "shaded",
+    "short_names",
     "spread_classes",
 ]
 
-MOST_CLASSES = 20
-"""More classes than this are an image without names in the confusion, and a choice in the dots."""
+MAX_CLASSES = 20
+"""Maximum number of classes for names in a confusion matrix and for rows of class accuracy."""
 
-RIGHT, WRONG = PAGE_COLOURS["good"].light, PAGE_COLOURS["bad"].light
+RIGHT, WRONG = PAGE_COLORS["good"].light, PAGE_COLORS["bad"].light
 STRONGEST = 0.6
-"""Opacity of a cell that holds a number, at the most."""
+"""Maximum opacity of a cell that shows a number."""
 
 
 def confusion(counts: ClassCounts, names: Sequence[str]) -> Drawing:
-    """Shares of each true class: recognised in one colour, mistaken in another.
+    """Draw the confusion matrix, with correct predictions and errors in different colors.
 
-    The mistakes are shaded by the cube root of their share, since most of them are rare.
+    Errors are shaded by the cube root of their share, because most of them are rare.
     """
     size = len(names)
-    longest = max(len(shortened(name, 12)) for name in names) if size <= MOST_CLASSES else 0
+    ticks = short_names(names, 12) if size <= MAX_CLASSES else []
+    longest = max(map(len, ticks), default=0)
     side = 0.3 + 0.062 * longest if longest > 2 else 0.42
     margins = Margins(left=max(0.42, side), right=0.08, top=0.08, bottom=max(0.42, side))
 
     def paint(axes: Any) -> None:
         axes.set_xlim(-0.5, size - 0.5)
         axes.set_ylim(size - 0.5, -0.5)
-        axes.set_xlabel("said")
+        axes.set_xlabel("predicted")
         axes.set_ylabel("true")
         axes.tick_params(length=0, labelsize=7.5, pad=2)
         axes.spines[:].set_visible(True)
         axes.spines[:].set_color(GRID)
-        if size > MOST_CLASSES:
+        if size > MAX_CLASSES:
             axes.set_xticks([])
             axes.set_yticks([])
             axes.imshow(shaded(counts), interpolation="none", aspect="auto")
             return
-        ticks = [shortened(name, 12) for name in names]
         axes.set_xticks(range(size), ticks, rotation=90 if longest > 2 else 0)
         axes.set_yticks(range(size), ticks)
         _paint_cells(axes, counts)
@@ -75,17 +77,27 @@ def confusion(counts: ClassCounts, names: Sequence[str]) -> Drawing:
     )
 
 
+def short_names(names: Sequence[str], longest: int) -> list[str]:
+    """Names cut to fit a tick label; equal results start with the number of the class."""
+    short = [shortened(name, longest) for name in names]
+    alike = Counter(short)
+    return [
+        own if alike[own] == 1 else shortened(f"{number} {name}", longest)
+        for number, (own, name) in enumerate(zip(short, names, strict=True))
+    ]
+
+
 def _paint_cells(axes: Any, counts: ClassCounts) -> None:
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
-    shares, colours = np.nan_to_num(counts.shares), shaded(counts)
-    colours[..., 3] *= STRONGEST
+    shares, colors = np.nan_to_num(counts.shares), shaded(counts)
+    colors[..., 3] *= STRONGEST
     cells = list(zip(*np.nonzero(shares), strict=True))
     axes.add_collection(
         PatchCollection(
             [Rectangle((j - 0.47, i - 0.47), 0.94, 0.94) for i, j in cells],
-            facecolors=[colours[cell] for cell in cells],
+            facecolors=[colors[cell] for cell in cells],
             linewidths=0,
         )
     )
@@ -95,7 +107,7 @@ def _paint_cells(axes: Any, counts: ClassCounts) -> None:
 
 
 def shaded(counts: ClassCounts) -> NDArray[Any]:
-    """(K, K, 4) colours, the shares as opacity so that they suit light and dark ground."""
+    """(K, K, 4) RGBA colors with the share as opacity, for light and dark backgrounds."""
     from matplotlib.colors import to_rgba
 
     shares = np.nan_to_num(counts.shares)
@@ -108,8 +120,8 @@ def shaded(counts: ClassCounts) -> NDArray[Any]:
     return image
 
 
-def spread_classes(accuracies: Mapping[str, Any], most: int = MOST_CLASSES) -> list[int]:
-    """The classes to show, hardest first: all, or those on which the groups differ most."""
+def spread_classes(accuracies: Mapping[str, Any], most: int = MAX_CLASSES) -> list[int]:
+    """Classes to show, lowest mean accuracy first; if too many, those that differ most."""
     table = np.array(list(accuracies.values()))  # (groups, K)
     present = [int(k) for k in np.flatnonzero(~np.isnan(table).any(axis=0))]
     spread = table.max(axis=0) - table.min(axis=0)
@@ -120,11 +132,12 @@ def spread_classes(accuracies: Mapping[str, Any], most: int = MOST_CLASSES) -> l
 def class_accuracy(
     accuracies: Mapping[str, Any], names: Sequence[str], series: Mapping[str, Series]
 ) -> Drawing | None:
-    """A band for each class and a marker for each group; None where no class can be shown."""
+    """A row for each class and a marker for each group; None if no class has images."""
     shown = spread_classes(accuracies)
     if not shown:
         return None
-    labels = [shortened(names[k], 16) for k in shown]
+    short = short_names(names, 16)
+    labels = [short[k] for k in shown]
 
     def paint(axes: Any) -> None:
         axes_style(axes, x="accuracy", y="", percent="x")
@@ -138,7 +151,7 @@ def class_accuracy(
         for (name, values), offset in zip(accuracies.items(), offsets, strict=True):
             look = series[name]
             places = np.arange(len(shown)) + offset
-            axes.plot(values[shown], places, look.marker, color=look.colour, markersize=4.5)
+            axes.plot(values[shown], places, look.marker, color=look.color, markersize=4.5)
 
     return draw(
         paint,
@@ -149,7 +162,7 @@ def class_accuracy(
 
 
 def reliability_diagram(found: Reliability, look: Series) -> Drawing:
-    """Accuracy over confidence; below the diagonal the model is surer than it is right."""
+    """Accuracy over confidence; points below the diagonal mean overconfidence."""
 
     def paint(axes: Any) -> None:
         axes_style(axes, x="confidence", y="accuracy", percent="xy")
@@ -160,15 +173,15 @@ def reliability_diagram(found: Reliability, look: Series) -> Drawing:
         axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=(0, (3, 2)))
         axes.bar(found.confidence, found.weight, width=0.045, color=GRID)
         axes.vlines(
-            found.confidence, found.accuracy, found.confidence, color=look.colour, alpha=0.35
+            found.confidence, found.accuracy, found.confidence, color=look.color, alpha=0.35
         )
-        axes.plot(found.confidence, found.accuracy, color=look.colour, linewidth=1.2, alpha=0.6)
+        axes.plot(found.confidence, found.accuracy, color=look.color, linewidth=1.2, alpha=0.6)
         axes.scatter(
             found.confidence,
             found.accuracy,
             s=10 + 60 * np.sqrt(found.weight),
             marker=look.marker,
-            color=look.colour,
+            color=look.color,
             linewidths=0,
             clip_on=False,
             zorder=3,

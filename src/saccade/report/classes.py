@@ -1,4 +1,4 @@
-"""Right and wrong by class, and how sure a model was of it, over all runs of a group."""
+"""Confusion matrix and calibration of a group, over all of its runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from saccade.report.collect import Predictions
+from saccade.predictions import Predictions
 from saccade.report.groups import Group
 
 __all__ = ["ClassCounts", "Reliability", "class_counts", "reliability"]
@@ -18,13 +18,13 @@ BINS = 15
 
 @dataclass(frozen=True)
 class ClassCounts:
-    """(K, K) counts of test images over all seeds, true class by row."""
+    """(K, K) counts of test images over all seeds; rows are true classes."""
 
     confusion: NDArray[Any]
 
     @property
     def accuracy(self) -> NDArray[Any]:
-        """The share of each class that was recognised; NaN for a class without images."""
+        """The accuracy on each class; NaN for a class without images."""
         return self.shares.diagonal()
 
     @property
@@ -34,14 +34,14 @@ class ClassCounts:
 
     @property
     def shares(self) -> NDArray[Any]:
-        """The counts as shares of their row; NaN in rows without images."""
+        """The counts divided by the sum of their row; NaN in rows without images."""
         rows = self.confusion.sum(1, keepdims=True)
         shares: NDArray[Any] = np.full(self.confusion.shape, np.nan)
         np.divide(self.confusion, rows, out=shares, where=rows > 0)
         return shares
 
     def mix_ups(self, most: int) -> list[tuple[int, int, float]]:
-        """The largest shares off the diagonal as (true class, said class, share)."""
+        """The largest errors as (true class, predicted class, share of the true class)."""
         shares = np.nan_to_num(self.shares)
         np.fill_diagonal(shares, 0)
         largest = np.argsort(-shares, axis=None, kind="stable")[:most]
@@ -51,14 +51,14 @@ class ClassCounts:
 
 @dataclass(frozen=True)
 class Reliability:
-    """Confidence beside accuracy.
+    """Confidence and accuracy in bins of confidence.
 
     Attributes:
         confidence: Mean confidence of each bin that has images.
-        accuracy: Share of right answers in it.
-        weight: Its share of all images.
-        error: Expected calibration error, the mean over runs.
-        sureness: Mean confidence minus mean accuracy; above 0 the model is too sure.
+        accuracy: Accuracy in the bin.
+        weight: Fraction of all images in the bin.
+        error: Expected calibration error, averaged over runs.
+        sureness: Mean confidence minus mean accuracy; positive means overconfident.
     """
 
     confidence: NDArray[Any]
@@ -69,7 +69,7 @@ class Reliability:
 
 
 def class_counts(group: Group, classes: int) -> ClassCounts | None:
-    """The confusion of all runs of a group; None where none kept its predictions."""
+    """The confusion matrix of a group; None if no run saved predictions."""
     kept = _kept(group)
     if not kept or not classes:
         return None
@@ -78,7 +78,7 @@ def class_counts(group: Group, classes: int) -> ClassCounts | None:
 
 
 def reliability(group: Group) -> Reliability | None:
-    """Confidence beside accuracy in equal bins; None where no run kept its predictions."""
+    """Confidence and accuracy in bins of equal width; None if no run saved predictions."""
     kept = _kept(group)
     if not kept:
         return None
@@ -94,18 +94,13 @@ def reliability(group: Group) -> Reliability | None:
 
 
 def _kept(group: Group) -> list[Predictions]:
-    """The predictions of each run, without images that could not be read."""
+    """The predictions of each run, excluding images that could not be read."""
     found = [run.predictions for run in group.runs if run.predictions is not None]
-    whole = [(own, (own.target >= 0) & (own.predicted >= 0)) for own in found]
-    return [
-        Predictions(own.target[seen], own.predicted[seen], own.confidence[seen])
-        for own, seen in whole
-        if seen.any()
-    ]
+    return [own.judged_only() for own in found if own.num_judged]
 
 
 def _binned(own: Predictions) -> NDArray[Any]:
-    """Images, right answers and summed confidence of each bin, (3, BINS)."""
+    """Number of images, number correct and summed confidence of each bin, (3, BINS)."""
     place = np.clip((own.confidence * BINS).astype(np.int64), 0, BINS - 1)
     right = own.target == own.predicted
     weights = (np.ones(len(place)), right, own.confidence)

@@ -1,36 +1,39 @@
-"""What a folder holds: its finished runs, the study they belong to, and what had to be left out.
+"""Read a folder of runs: the finished runs, the records of their study, and what is left out.
 
-Everything read here was written by someone else. Text loses its control characters, numbers must be
-finite, and a run whose files do not fit together is left out with the reason.
+The files are not trusted. Control characters are removed from text, numbers must be finite, and a
+run with inconsistent files is left out with the reason.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from saccade.config import Config
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, DamagedRunError
+from saccade.io import read_json
 from saccade.overlap import trained_together
-from saccade.runs import RunFolder, find_runs
+from saccade.predictions import Predictions, read_predictions
+from saccade.results import TestedRun
+from saccade.runs import PREDICTIONS, RunFolder, find_runs
 
-__all__ = ["Evidence", "LeftOut", "Predictions", "Run", "collect", "number", "plain"]
+__all__ = ["Evidence", "LeftOut", "Run", "collect", "number", "plain"]
 
 NEWEST_READABLE = 1
 METRICS = "metrics.jsonl"
+FOLDER = "folder"
+"""`data.name` for a folder of images."""
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]+")
 UNFINISHED = {
     "running": "not finished: running, or killed",
     "preempted": "not finished: preempted, can be resumed",
+    "interrupted": "not finished: its disk failed, to be tried again",
     "failed": "failed",
     "stopped": "stopped early",
 }
@@ -38,24 +41,15 @@ UNFINISHED = {
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Something that is not in the report."""
+    """A run or file that is not in the report, and the reason."""
 
     what: str
     reason: str
 
     @property
     def is_failure(self) -> bool:
-        """Whether it is a run that failed, rather than one that is not done yet."""
+        """True if the run failed, False if it is not finished yet."""
         return self.reason.startswith(UNFINISHED["failed"])
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """What a run said of each test image, in the order of the data set."""
-
-    target: NDArray[Any]
-    predicted: NDArray[Any]
-    confidence: NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -63,7 +57,7 @@ class Run:
     """A finished run.
 
     Attributes:
-        dataset: What its data are called; the same for runs whose accuracies compare.
+        dataset: Name of the data set; equal names mean that accuracies can be compared.
     """
 
     name: str
@@ -77,17 +71,25 @@ class Run:
 
     @property
     def attention(self) -> str:
-        """The attention it was trained with."""
+        """The attention that the run was trained with."""
         return plain(self.summary.get("attention") or self.config.model.attention or "?")
 
     def measured(self, key: str) -> float | None:
-        """A number of the summary."""
+        """A number of the summary; None for a memory peak that includes earlier runs."""
+        if key == "peak_memory_mib" and self.summary.get("peak_memory_shared"):
+            return None
         return number(self.summary.get(key))
 
-    @property
-    def replicate(self) -> tuple[int, int]:
-        """Seed and fold, which are the same in runs that can be paired."""
-        return self.config.run.seed, self.config.data.fold or 0
+    def tested(self, accuracy: str) -> TestedRun:
+        """The run as input of the statistics: its predictions and this accuracy of its summary."""
+        data = self.config.data
+        return TestedRun(
+            seed=self.config.run.seed,
+            fold=data.fold or 0,
+            folds=data.folds or 1,
+            accuracy=self.measured(accuracy),
+            predictions=self.predictions,
+        )
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ class Evidence:
     """Everything that a report is made from.
 
     Attributes:
-        together: Whether runs trained at the same time, those that are left out included.
+        together: True if runs, including runs that are left out, trained at the same time.
+        unchecked: Number of runs without a manifest.
     """
 
     runs: list[Run]
@@ -103,16 +106,25 @@ class Evidence:
     study: Mapping[str, Any] = field(default_factory=dict)
     results: Mapping[str, Any] = field(default_factory=dict)
     together: bool = False
+    unchecked: int = 0
+
+    @property
+    def searched(self) -> list[str]:
+        """The keys that a search varied, in its order; empty for other folders."""
+        trials = self.results.get("trials")
+        rows = [own for own in trials if isinstance(own, dict)] if isinstance(trials, list) else []
+        params = [own.get("params") for own in rows]
+        return list({plain(key): None for own in params if isinstance(own, dict) for key in own})
 
 
 def plain(value: object, longest: int = 300) -> str:
-    """A stranger's value as one line of printable text."""
+    """An untrusted value as one line of printable text."""
     text = _CONTROL.sub(" ", str(value)).strip()
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def number(value: object) -> float | None:
-    """The value where it is a finite number."""
+    """The value as a float if it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) <= sys.float_info.max else None
@@ -122,7 +134,7 @@ def collect(folder: Path) -> Evidence:
     """Read every run at or below a folder.
 
     Raises:
-        ConfigError: There is no such folder, no run in it, or none that is finished.
+        ConfigError: The folder does not exist, has no run, or has no finished run.
     """
     if not folder.is_dir():
         raise ConfigError(f"no such folder: {str(folder)!r}")
@@ -138,7 +150,8 @@ def collect(folder: Path) -> Evidence:
         try:
             run = _read_run(run_folder, name)
             runs.append(run)
-            left_out += _lost_epochs(run, run_folder)
+            left_out += _missing_epochs(run, run_folder)
+            left_out += _missing_predictions(run)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             left_out.append(LeftOut(name, plain(_reason(error, run_folder.path, name))))
     if not runs:
@@ -147,15 +160,17 @@ def collect(folder: Path) -> Evidence:
         raise ConfigError(
             f"{str(folder)!r} holds no finished run: {first.what}: {first.reason}{more}"
         )
-    runs = _with_data_apart(_comparable(runs, left_out))
+    runs = _with_unique_datasets(_comparable(runs, left_out))
     left_out += _not_started(folder, study)
     left_out += _left_out_by_study(results, {run.name for run in runs}, left_out)
     gaps = sorted(left_out, key=lambda gap: gap.what)
-    return Evidence(runs, gaps, study, results, trained_together(found))
+    read = {run.name for run in runs}
+    unchecked = sum(not f.has_manifest() for f in found if _name(f.path, folder) in read)
+    return Evidence(runs, gaps, study, results, trained_together(found), unchecked)
 
 
 def _comparable(runs: list[Run], left_out: list[LeftOut]) -> list[Run]:
-    """The runs that were tested, where some were; those that were only validated are left out."""
+    """The tested runs, leaving out the others; all runs if none was tested."""
     tested = [run for run in runs if run.measured("test_accuracy") is not None]
     if not tested:
         return runs
@@ -164,19 +179,27 @@ def _comparable(runs: list[Run], left_out: list[LeftOut]) -> list[Run]:
     return tested
 
 
-def _with_data_apart(runs: list[Run]) -> list[Run]:
-    """The runs, those on data of one name and different classes told apart.
+def _with_unique_datasets(runs: list[Run]) -> list[Run]:
+    """The runs with names of data sets that are unique.
 
-    Data of one name with the same classes are one set, wherever they lie. Others, such as two
-    folders of images, are called by the folder that they were read from as well.
+    Data with the same `data.name` and the same classes are one data set, wherever they are stored.
+    A folder of images has the name of the folder. The folder's name is also added if several data
+    sets with one `data.name` have different classes.
     """
-    firsts = {(run.dataset, run.class_names): run for run in reversed(runs) if run.class_names}
-    sharing = Counter(name for name, _ in firsts)
+    roots: dict[tuple[str, tuple[str, ...]], dict[str, None]] = defaultdict(dict)
+    for run in sorted(runs, key=lambda run: run.name):
+        if run.class_names:
+            root = run.config.data.root
+            name = "" if root is None else plain(root.absolute().name)
+            roots[run.dataset, run.class_names].update({name: None} if name else {})
+    sharing = Counter(kind for kind, _ in roots)
     names: dict[tuple[str, tuple[str, ...]], str] = {}
-    for key, run in sorted(firsts.items(), key=lambda item: item[0]):
-        root = run.config.data.root
-        also = f" {plain(root.name, 40)}" if root is not None and sharing[run.dataset] > 1 else ""
-        name = f"{run.dataset}{also}"
+    for key, folders in sorted(roots.items()):
+        name, where = key[0], " / ".join(folders)
+        if where and name == FOLDER:
+            name = where
+        elif where and sharing[name] > 1:
+            name = f"{name} {where}"
         taken = sum(own == name or own.startswith(f"{name} #") for own in names.values())
         names[key] = f"{name} #{taken + 1}" if taken else name
     return [
@@ -185,25 +208,27 @@ def _with_data_apart(runs: list[Run]) -> list[Run]:
 
 
 def _name(path: Path, folder: Path) -> str:
-    """The run's path below the folder, without the `runs/` of a study."""
+    """The path of the run relative to the folder, without the `runs/` of a study."""
     name = path.relative_to(folder).as_posix().removeprefix("runs/")
     return plain(path.resolve().name if name == "." else name)
 
 
 def _reason(error: Exception, path: Path, name: str) -> str:
-    """The error in a reader's words, without the path of the machine it was read on."""
+    """The message of an error, with the path on this machine replaced by the name."""
     told = str(error).replace(str(path), name)
     return told if isinstance(error, ConfigError) else f"{type(error).__name__}: {told}"
 
 
 def _read_record(path: Path, left_out: list[LeftOut]) -> dict[str, Any]:
-    """A study's JSON file; an unreadable or newer one is noted and does without."""
-    if not path.is_file():
+    """A JSON file of a study; a file that cannot be used is left out and gives an empty dict."""
+    if not path.exists():
         return {}
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        left_out.append(LeftOut(path.name, plain(f"cannot be read: {error}")))
+        values = read_json(path)
+    except ConfigError as error:
+        left_out.append(
+            LeftOut(path.name, plain(f"cannot be read: {_reason(error, path, path.name)}"))
+        )
         return {}
     version = number(values.get("version")) if isinstance(values, dict) else None
     if version is None:
@@ -217,41 +242,60 @@ def _read_record(path: Path, left_out: list[LeftOut]) -> dict[str, Any]:
 
 
 def _read_run(folder: RunFolder, name: str) -> Run:
-    status, summary = folder.status(), folder.summary()
+    status = folder.status()
     config = folder.config()
     state = plain(status.get("state", "half-written: no status.json"))
-    if state != "finished" or not summary:
+    if state != "finished" or not (folder.path / "summary.json").exists():
         raise ConfigError(_unfinished(state, status, config))
+    summary = folder.summary()
     score = _score(summary)
     if score is None or not 0 <= score <= 1:
         raise ConfigError("has neither a test nor a validation accuracy between 0 and 1")
+    damage = folder.damage()
+    damage.pop(METRICS, None)  # only the curves are left out
+    if damage:
+        raise DamagedRunError(folder.path, list(damage.values()))
     dataset = folder.dataset()
-    names = tuple(plain(name, 40) for name in dataset.get("class_names", ()))
+    names = tuple(map(plain, dataset.get("class_names", ())))
     return Run(
         name=name,
         dataset=plain(config.data.name),
         config=config,
         summary=summary,
-        epochs=[row for row in folder.metrics("epoch") if _is_epoch(row, config)],
+        epochs=[row for row in _epochs(folder) if _is_epoch(row, config)],
         environment=folder.environment(),
         class_names=names,
-        predictions=_read_predictions(folder.predictions(), len(names)),
+        predictions=read_predictions(folder, len(names)),
     )
 
 
-def _lost_epochs(run: Run, folder: RunFolder) -> Iterable[LeftOut]:
-    """The epochs that were trained and of which nothing is in `metrics.jsonl`."""
+def _epochs(folder: RunFolder) -> list[dict[str, Any]]:
+    """The rows of the epochs; empty if the file was changed after the run."""
+    return [] if METRICS in folder.damage() else folder.metrics("epoch")
+
+
+def _missing_epochs(run: Run, folder: RunFolder) -> Iterable[LeftOut]:
+    """A note if `metrics.jsonl` lacks epochs that were trained."""
     trained = min(number(folder.status().get("epoch")) or 0, run.config.train.epochs)
     kept = {int(row["epoch"]) for row in run.epochs}
     if len(kept) >= trained:
         return
-    if not (folder.path / METRICS).exists():
+    if (fault := folder.damage().get(METRICS)) is not None:
+        told = f"{fault.removeprefix(METRICS).strip()}: the run has no curves"
+    elif not (folder.path / METRICS).exists():
         told = "is missing: the run has no curves"
     elif not kept:
         told = "holds no epoch that can be read: the run has no curves"
     else:
-        told = f"holds {len(kept)} of {trained:.0f} epochs: its group is drawn over those alone"
+        told = f"holds {len(kept)} of {trained:.0f} epochs: its group is drawn over these only"
     yield LeftOut(f"{run.name}/{METRICS}", told)
+
+
+def _missing_predictions(run: Run) -> Iterable[LeftOut]:
+    """A note if a tested run has no predictions."""
+    if run.predictions is None and run.measured("test_accuracy") is not None:
+        told = "is missing: the accuracy cannot be checked and its differences cannot be tested"
+        yield LeftOut(f"{run.name}/{PREDICTIONS}", told)
 
 
 def _is_epoch(row: Mapping[str, Any], config: Config) -> bool:
@@ -271,25 +315,8 @@ def _unfinished(state: str, status: Mapping[str, Any], config: Config) -> str:
     return (told or UNFINISHED.get(state, state)) + where + (f": {message}" if message else "")
 
 
-def _read_predictions(arrays: Mapping[str, NDArray[Any]], classes: int) -> Predictions | None:
-    """Checked predictions; None where the run kept none."""
-    if not arrays:
-        return None
-    target, predicted = (arrays[key].astype(np.int64) for key in ("target", "predicted"))
-    confidence = arrays["confidence"].astype(np.float64)
-    shapes = {target.shape, predicted.shape, confidence.shape}
-    highest = max(target.max(initial=0), predicted.max(initial=0))
-    if len(shapes) > 1 or target.ndim != 1 or highest >= classes or not _is_share(confidence):
-        raise ConfigError(f"predictions.npz does not fit {classes} classes")
-    return Predictions(target, predicted, confidence)
-
-
-def _is_share(values: NDArray[Any]) -> bool:
-    return bool(np.isfinite(values).all() and (values >= 0).all() and (values <= 1 + 1e-6).all())
-
-
 def _not_started(folder: Path, study: Mapping[str, Any]) -> Iterable[LeftOut]:
-    """The runs that a comparison announced and that have no folder yet."""
+    """The planned runs of a comparison that have no folder yet."""
     attentions, seeds = study.get("attentions"), study.get("seeds")
     if not isinstance(attentions, list) or not isinstance(seeds, list):
         return
@@ -304,7 +331,7 @@ def _not_started(folder: Path, study: Mapping[str, Any]) -> Iterable[LeftOut]:
 def _left_out_by_study(
     results: Mapping[str, Any], present: set[str], known: list[LeftOut]
 ) -> Iterable[LeftOut]:
-    """What the study itself left out and that is not told already."""
+    """What the study left out, except what is listed already."""
     told = present | {gap.what for gap in known}
     listed = results.get("left_out")
     for gap in listed if isinstance(listed, list) else []:

@@ -1,13 +1,12 @@
-"""Figures that set groups side by side: differences to the baseline, accuracy against cost."""
+"""Figures that compare groups: differences to the baseline, accuracy against cost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from saccade.report.claims import Claim
 from saccade.report.findings import Row
-from saccade.report.look import (
+from saccade.report.style import (
     INK,
     MUTED,
     Drawing,
@@ -17,12 +16,13 @@ from saccade.report.look import (
     draw,
     shortened,
 )
+from saccade.results import Claim
 
 __all__ = ["cost_front", "differences", "pareto", "pareto_front"]
 
 
 def differences(claims: Sequence[Claim], series: Mapping[str, Series]) -> Drawing:
-    """The difference of each group to the baseline, with its interval; filled where it holds."""
+    """Differences to the baseline with intervals; a filled marker means the claim holds."""
     labels = [shortened(claim.first, 32) for claim in claims]
 
     def paint(axes: Any) -> None:
@@ -36,13 +36,13 @@ def differences(claims: Sequence[Claim], series: Mapping[str, Series]) -> Drawin
         for place, claim in enumerate(claims):
             look = series[claim.first]
             ends = (100 * claim.low, 100 * claim.high)
-            axes.plot(ends, (place, place), color=look.colour, linewidth=1.6)
+            axes.plot(ends, (place, place), color=look.color, linewidth=1.6)
             axes.plot(
                 100 * claim.difference,
                 place,
                 look.marker,
-                color=look.colour,
-                markerfacecolor=look.colour if claim.holds else "white",
+                color=look.color,
+                markerfacecolor=look.color if claim.holds else "white",
                 markersize=6.5,
             )
 
@@ -56,7 +56,7 @@ def differences(claims: Sequence[Claim], series: Mapping[str, Series]) -> Drawin
 
 
 def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """The names that no other beats in both: (cost, accuracy), less cost and more accuracy."""
+    """The names on the Pareto front of (cost, accuracy): no other is cheaper and as accurate."""
     front: list[str] = []
     for name in sorted(points, key=lambda name: (points[name][0], -points[name][1], name)):
         if not front or points[name][1] > points[front[-1]][1]:
@@ -65,7 +65,7 @@ def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
 
 
 def cost_front(rows: Sequence[Row], key: str, *, more_is_better: bool) -> list[str]:
-    """The rows on the front of accuracy against a cost, of those in which it was measured."""
+    """The labels on the Pareto front of accuracy against a cost, among rows that have the cost."""
     sign = -1 if more_is_better else 1
     known = {row.label: getattr(row, key) for row in rows}
     return pareto_front(
@@ -76,7 +76,7 @@ def cost_front(rows: Sequence[Row], key: str, *, more_is_better: bool) -> list[s
 def pareto(
     rows: Sequence[Row], series: Mapping[str, Series], key: str, label: str, *, more_is_better: bool
 ) -> Drawing | None:
-    """Accuracy against a cost, with intervals and the front; None with less than two points."""
+    """Accuracy against a cost, with intervals and Pareto front; None for fewer than two points."""
     known = {row.label: row for row in rows if getattr(row, key) is not None}
     if len(known) < 2:
         return None
@@ -94,9 +94,9 @@ def pareto(
 
 
 def _point(axes: Any, x: float, row: Row, look: Series, *, is_front: bool) -> None:
-    """The marker with its interval; those of the front carry a ring."""
+    """Draw a marker with its interval, and a ring if it is on the Pareto front."""
     if row.accuracy_low is not None and row.accuracy_high is not None:
-        axes.plot([x, x], [row.accuracy_low, row.accuracy_high], color=look.colour, linewidth=1.2)
+        axes.plot([x, x], [row.accuracy_low, row.accuracy_high], color=look.color, linewidth=1.2)
     if is_front:
         axes.plot(x, row.accuracy, "o", color="none", markeredgecolor=INK, markersize=12)
-    axes.plot(x, row.accuracy, look.marker, color=look.colour, markersize=6.5)
+    axes.plot(x, row.accuracy, look.marker, color=look.color, markersize=6.5)

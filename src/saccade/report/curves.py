@@ -1,4 +1,4 @@
-"""Training curves: a measure over the epochs or the clock, with its spread over seeds."""
+"""Training curves: a measure over epochs or time, with its range over seeds."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 from saccade.report.collect import Run, number
 from saccade.report.groups import Group
-from saccade.report.look import Drawing, Series, axes_style, draw
+from saccade.report.style import Drawing, Series, axes_style, draw
 
 __all__ = ["Course", "accuracy_over_time", "course", "cut_accuracy", "epoch_curves"]
 
 SPREAD_ALPHA = 0.13
-MOST_MARKERS = 8
+MAX_MARKERS = 8
 
 
 @dataclass(frozen=True)
 class Course:
-    """One measure over the epochs: mean, lowest and highest of the runs that have it."""
+    """One measure over the epochs: mean, minimum and maximum of the runs that have it."""
 
     epochs: list[int]
     seconds: list[float]
@@ -30,7 +30,7 @@ class Course:
 
 
 def course(group: Group, key: str) -> Course | None:
-    """How a measure went, for the epochs that all runs of the group reached; None without any."""
+    """A measure over the epochs that all runs of the group have; None if there are none."""
     runs = [points for run in group.runs if (points := _points(run, key))]
     common = sorted(set.intersection(*map(set, runs))) if runs else []
     if not common:
@@ -46,7 +46,7 @@ def course(group: Group, key: str) -> Course | None:
 
 
 def _points(run: Run, key: str) -> dict[int, tuple[float, float]]:
-    """Epoch -> (seconds of training so far, value)."""
+    """Map each epoch to (seconds of training so far, value)."""
     clock = accumulate(number(row.get("seconds")) or 0.0 for row in run.epochs)
     rows = [
         (int(row["epoch"]), seconds, number(row.get(key)))
@@ -58,7 +58,7 @@ def _points(run: Run, key: str) -> dict[int, tuple[float, float]]:
 def epoch_curves(
     groups: Sequence[Group], series: Mapping[str, Series], key: str, label: str
 ) -> Drawing | None:
-    """A measure over the epochs, with the spread over seeds; None where no run has it."""
+    """A measure over the epochs, with the range over seeds; None if no run has it."""
     return _curves(groups, series, key, label, over="epoch", at=lambda _, own: own.epochs)
 
 
@@ -67,13 +67,13 @@ def accuracy_over_time(
     series: Mapping[str, Series],
     seconds_per_epoch: Mapping[str, float] | None = None,
 ) -> Drawing | None:
-    """Validation accuracy over seconds of training; None where nothing was validated.
+    """Validation accuracy over seconds of training; None if no run was validated.
 
     Args:
-        groups: To be drawn.
-        series: The look of each, by its label.
-        seconds_per_epoch: What an epoch of each takes, where the clocks of the runs are not to be
-            used; groups that are not in it are not drawn.
+        groups: The groups to draw.
+        series: Color and marker of each group, by label.
+        seconds_per_epoch: Seconds of an epoch, by label, used instead of the times of the runs.
+            Groups without an entry are not drawn.
     """
 
     def at(label: str, own: Course) -> Sequence[float]:
@@ -106,16 +106,16 @@ def _curves(
         for name, own in courses.items():
             look, x = series[name], at(name, own)
             axes.fill_between(
-                x, own.low, own.high, color=look.colour, alpha=SPREAD_ALPHA, linewidth=0
+                x, own.low, own.high, color=look.color, alpha=SPREAD_ALPHA, linewidth=0
             )
             axes.plot(
                 x,
                 own.mean,
-                color=look.colour,
+                color=look.color,
                 linestyle=look.dash,
                 marker=look.marker,
                 markersize=4,
-                markevery=max(1, len(own.mean) // MOST_MARKERS),
+                markevery=max(1, len(own.mean) // MAX_MARKERS),
             )
         if "accuracy" in key:
             axes.set_ylim(*_accuracy_limits([*courses.values()]))
@@ -124,7 +124,7 @@ def _curves(
 
 
 def cut_accuracy(groups: Sequence[Group]) -> float | None:
-    """Where the axis of validation accuracies begins, if early epochs lie below; else None."""
+    """The lower limit of the accuracy axis if early epochs are below it, else None."""
     courses = [found for group in groups if (found := course(group, "val_accuracy")) is not None]
     if not courses:
         return None
@@ -133,7 +133,7 @@ def cut_accuracy(groups: Sequence[Group]) -> float | None:
 
 
 def _accuracy_limits(courses: Sequence[Course]) -> tuple[float, float]:
-    """From just below the lowest run after a third of the epochs, where curves part, to the top."""
+    """Axis limits that contain every run after the first third of its epochs."""
     low = min(value for own in courses for value in own.low[len(own.low) // 3 :])
     high = max(value for own in courses for value in own.high)
     room = max(0.005, 0.06 * (high - low))

@@ -1,26 +1,21 @@
-"""The numbers of a report: a row for each group, and which differences the evidence carries."""
+"""The numbers of a report: one row for each group, and the differences between groups."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from saccade.overlap import TOGETHER
-from saccade.report.claims import Answers, Claim, answers_of, compare, tables_of
 from saccade.report.collect import Evidence, number, plain
 from saccade.report.groups import Group, group_runs
-from saccade.statistics import Interval, accuracy_interval
+from saccade.results import Accuracy, Claim, Results, results_of, shared_rate_note, skipped_note
 
-__all__ = ["MOST_PAIRED", "Findings", "Row", "find"]
-
-MOST_PAIRED = 12
-"""With more groups than this, each is compared with the baseline alone."""
+__all__ = ["Findings", "Row", "find"]
 
 MEASURED_COST = {"seconds_per_epoch": 1, "img_per_s": -1, "peak_memory_mib": 1}
-"""What was measured in every run, with the sign that makes less the better."""
+"""Costs measured in every run, each with the sign that makes smaller values better."""
 
 SPEEDS = ("seconds_per_epoch", "img_per_s")
 
@@ -29,10 +24,10 @@ COUNTED_COST = ("parameters", "flops")
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of a group; None where it was not measured.
+    """The numbers of one group; None where a value was not measured.
 
     Attributes:
-        best: The measures in which it is ahead of all others by more than chance.
+        best: The measures in which the group is better than all others by more than chance.
     """
 
     label: str
@@ -55,22 +50,27 @@ class Row:
 
 @dataclass(frozen=True)
 class Findings:
-    """All that the sections tell.
+    """Everything that the sections of a report show.
 
     Attributes:
-        baseline: What the others are compared with; None where the comparison's has no run, and
-            all pairs are in `others`.
-        named_baseline: The comparison's; empty where the folder is none.
-        failed: The attentions of the comparison of which every run failed.
-        unfinished: Its other attentions without a run.
-        datasets: The data sets that the runs were made on. Nothing is compared across several.
-        measure: What accuracy was measured on, in words.
-        notes: What the comparison itself wants its readers to know.
-        fair_speed: Whether speeds can be compared: no run was slowed down by another that trained
-            at the same time, or they were measured afterwards.
-        fair_times: Whether the times of the runs themselves can be compared.
+        baseline: Label of the group that the others are compared with. None if the baseline of
+            the comparison has no finished run; then all pairs are in `others`.
+        named_baseline: The baseline recorded by the comparison; empty for other folders.
+        failed: Attentions of the comparison whose runs all failed.
+        unfinished: Other attentions of the comparison without a finished run.
+        datasets: The data sets of the runs. With several, nothing is compared.
+        measure: Which accuracy was measured, such as "test accuracy".
+        notes: Notes that the comparison recorded for readers.
+        fair_speed: True if speeds can be compared: no run trained beside another on one device,
+            or speeds were measured afterwards.
+        fair_times: True if the training times of the runs themselves can be compared.
         differing: Keys besides the attention in which the runs differ.
-        others: Claims about pairs without the baseline, corrected among themselves.
+        others: Claims about pairs without the baseline, corrected together with the claims about
+            the baseline.
+        results: The accuracies of all groups.
+        images: Number of test images with a prediction; 0 if the groups were tested on different
+            images.
+        skipped: Number of test images that could not be read.
     """
 
     groups: list[Group]
@@ -82,6 +82,7 @@ class Findings:
     datasets: list[str]
     measure: str
     images: int
+    skipped: int
     latency_batch: int | None
     latency_eval_batch: int | None
     notes: list[str]
@@ -89,64 +90,63 @@ class Findings:
     fair_times: bool
     differing: list[str]
     others: list[Claim]
+    results: Results
 
     @property
     def is_comparable(self) -> bool:
-        """Whether all accuracies are on the same data."""
+        """True if all accuracies were measured on the same data."""
         return len(self.datasets) == 1
 
     @property
     def has_short_names(self) -> bool:
-        """Whether set-ups of one attention are called by fewer keys than they differ in."""
+        """True if there is one attention and the labels omit keys in which the set-ups differ."""
         one_attention = len({group.attention for group in self.groups}) == 1
         return one_attention and not all(g.named.issuperset(self.differing) for g in self.groups)
 
     @property
     def has_mixed_seeds(self) -> bool:
-        """Whether some difference is not over all seeds that there are."""
+        """True if some difference does not use all seeds."""
         seeds = frozenset[int]().union(*(group.seeds for group in self.groups))
         return any(seeds != set(claim.seeds) for claim in (*self.against_baseline, *self.others))
 
     @property
     def without_shared_seed(self) -> list[str]:
-        """The groups that have no seed in common with the baseline, if there is one."""
+        """The groups without a seed in common with the baseline; empty without a baseline."""
         base = [group.seeds for group in self.groups if group.label == self.baseline]
         return [group.label for group in self.groups if base and not group.seeds & base[0]]
 
     @property
     def has_intervals(self) -> bool:
-        """Whether any accuracy comes with one."""
+        """True if any accuracy has a confidence interval."""
         return any(row.accuracy_low is not None for row in self.rows)
 
     @property
     def against_baseline(self) -> list[Claim]:
-        """The claims about the baseline."""
+        """The claims about differences to the baseline."""
         return [row.against_baseline for row in self.rows if row.against_baseline is not None]
 
 
 def find(evidence: Evidence) -> Findings:
-    """Group the runs, measure each group and compare the groups, if all are on the same data."""
+    """Group the runs, summarize each group, and compare the groups if their data are the same."""
     order = evidence.study.get("attentions")
     known = [plain(name) for name in order] if isinstance(order, list) else []
-    groups, differing = group_runs(evidence.runs, known)
-    answers = {group.label: answers_of(group) for group in groups}
+    groups, differing = group_runs(evidence.runs, known, evidence.searched)
     named = _named_baseline(evidence)
     baseline = _baseline(named, groups)
     datasets = sorted({run.dataset for run in evidence.runs})
     alike = len(datasets) == 1
-    others = [label for label in answers if label != baseline] if alike else []
-    claims = compare([(label, baseline) for label in others if baseline], answers)
-    pairs = list(combinations(others, 2)) if len(groups) <= MOST_PAIRED else []
-    more_claims = compare(pairs, answers)
+    results = results_of(
+        {group.label: group.tested for group in groups}, baseline, is_compared=alike
+    )
     noted = _noted_rows(evidence.results) if alike else {}
-    speed = _whose_speed(evidence)
+    speed = _speed_source(evidence)
     fair_speed = speed != "shared"
-    rows = _with_noted_memory(_rows(groups, answers, claims, noted, baseline), noted)
+    rows = _with_noted_memory(_rows(groups, results, noted, baseline), noted)
     if speed == "alone":
         rows = _with_noted_speed(rows, noted)
     if alike:
-        rows = _mark_best(rows, groups, [*claims, *more_claims], fair_speed)
-    counts = (len(own.target) for seeds in answers.values() for own in seeds.values())
+        claims = [*results.against_baseline, *results.others]
+        rows = _mark_best(rows, groups, claims, fair_speed)
     failed, unfinished = _without_runs(evidence, known)
     return Findings(
         groups=_in_order(rows, groups),
@@ -157,14 +157,16 @@ def find(evidence: Evidence) -> Findings:
         unfinished=unfinished,
         datasets=datasets,
         measure=_measure(groups),
-        images=max(counts, default=0) if alike else 0,
+        images=results.num_images if alike else 0,
+        skipped=results.num_skipped if alike else 0,
         latency_batch=_noted_count(noted, "latency_batch"),
         latency_eval_batch=_noted_count(noted, "latency_eval_batch"),
-        notes=_notes(evidence, speed),
+        notes=_notes(evidence, speed, results),
         fair_speed=fair_speed,
         fair_times=speed == "own",
         differing=differing,
-        others=more_claims,
+        others=results.others,
+        results=results,
     )
 
 
@@ -175,39 +177,37 @@ def _in_order(rows: Sequence[Row], groups: Sequence[Group]) -> list[Group]:
 
 def _rows(
     groups: Sequence[Group],
-    answers: Mapping[str, Mapping[int, Answers]],
-    claims: Sequence[Claim],
+    results: Results,
     noted: Mapping[str, Mapping[str, Any]],
     baseline: str | None,
 ) -> list[Row]:
-    """A row for each group, in their order; set-ups of one attention go by their accuracy.
+    """One row for each group, in the order of the groups.
 
-    Those on different data stay apart.
+    If all groups have one attention, rows are sorted by data set, then by accuracy.
     """
-    by_label = {claim.first: claim for claim in claims}
+    by_label = {claim.first: claim for claim in results.against_baseline}
     rows = []
     for group in groups:
         own = noted.get(group.label, {})
         claim = by_label.get(group.label) or _noted_claim(own, group, baseline)
-        rows.append(_row(group, answers[group.label], claim, own))
+        rows.append(_row(group, results.accuracies[group.label], claim, own))
     if len({group.attention for group in groups}) == 1:
         datasets = {group.label: group.dataset for group in groups}
         rows.sort(key=lambda row: (datasets[row.label], -row.accuracy, row.label))
     return rows
 
 
-def _row(
-    group: Group, answers: Mapping[int, Answers], claim: Claim | None, noted: Mapping[str, Any]
-) -> Row:
-    tables = tables_of(answers)
-    interval = accuracy_interval(tables[0]) if tables else _noted_interval(noted)
+def _row(group: Group, accuracy: Accuracy, claim: Claim | None, noted: Mapping[str, Any]) -> Row:
+    known = _noted_accuracy(noted) if accuracy.low is None else None
+    mean, low, high = known or (accuracy.mean, accuracy.low, accuracy.high)
+    assert mean is not None, "a finished run has an accuracy (`collect`)"
     return Row(
         label=group.label,
         runs=len(group.runs),
         seeds=len(group.seeds),
-        accuracy=interval.mean if interval else fmean(group.accuracies.values()),
-        accuracy_low=interval.low if interval else None,
-        accuracy_high=interval.high if interval else None,
+        accuracy=mean,
+        accuracy_low=low,
+        accuracy_high=high,
         against_baseline=claim,
         seconds_per_epoch=_median(group.measured("seconds_per_epoch")),
         img_per_s=_median(group.measured("img_per_s")),
@@ -225,9 +225,9 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def _with_noted_memory(rows: list[Row], noted: Mapping[str, Mapping[str, Any]]) -> list[Row]:
-    """The comparison's own measure of memory where it has one, which sees one variant at a time.
+    """Replace memory by the comparison's measurement, which runs one attention at a time.
 
-    The peak in a run's summary is that of its whole process, which may have held others before.
+    The peak in a run's summary is the peak of its process, which may have trained other runs.
     """
     memory = {name: number(row.get("peak_memory_mib")) for name, row in noted.items()}
     if not any(memory.values()):
@@ -236,7 +236,7 @@ def _with_noted_memory(rows: list[Row], noted: Mapping[str, Mapping[str, Any]]) 
 
 
 def _with_noted_speed(rows: list[Row], noted: Mapping[str, Mapping[str, Any]]) -> list[Row]:
-    """The comparison's own measure of speed, taken after runs that shared a device."""
+    """Replace speeds by the comparison's measurement, made after runs that shared a device."""
     found = [noted.get(row.label, {}) for row in rows]
     return [
         replace(
@@ -249,7 +249,7 @@ def _with_noted_speed(rows: list[Row], noted: Mapping[str, Mapping[str, Any]]) -
 
 
 def _noted_rows(results: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The rows of a comparison's own results, by attention."""
+    """The rows of the comparison's `results.json`, by attention."""
     rows = results.get("rows")
     found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     return {plain(row.get("attention")): row for row in found}
@@ -260,11 +260,11 @@ def _noted_count(noted: Mapping[str, Mapping[str, Any]], key: str) -> int | None
     return next((int(count) for count in counts if count), None)
 
 
-def _whose_speed(evidence: Evidence) -> str:
-    """What the comparison says of its speeds, or what the times of the runs say.
+def _speed_source(evidence: Evidence) -> str:
+    """How speeds were measured: "alone", "own" or "shared".
 
-    Speeds measured "alone" are sound however the runs were trained; their "own" are so where none
-    trained beside another.
+    "alone": measured one attention at a time after training. "own": taken from the runs, none of
+    which trained beside another. "shared": taken from runs that slowed each other down.
     """
     noted = evidence.results.get("speed")
     if noted in ("alone", "shared"):
@@ -272,23 +272,40 @@ def _whose_speed(evidence: Evidence) -> str:
     return "shared" if evidence.together else "own"
 
 
-def _notes(evidence: Evidence, speed: str) -> list[str]:
-    """The comparison's notes, or what a reader has to know of runs that were in none."""
-    notes = evidence.results.get("notes")
-    if isinstance(notes, list):
-        return [plain(note) for note in notes]
-    return [TOGETHER] if speed == "shared" else []
+def _notes(evidence: Evidence, speed: str, results: Results) -> list[str]:
+    """The notes of the comparison, or the same notes derived from the runs."""
+    noted = evidence.results.get("notes")
+    notes = [TOGETHER] if speed == "shared" else []
+    notes = [plain(note) for note in noted] if isinstance(noted, list) else notes
+    shared = sum(bool(run.summary.get("peak_memory_shared")) for run in evidence.runs)
+    if shared and not _noted_count(_noted_rows(evidence.results), "peak_memory_mib"):
+        notes.append(
+            f"no memory is shown for {shared} of {len(evidence.runs)} runs: their process had "
+            "trained other runs before, and its peak includes theirs"
+        )
+    if results.num_skipped:
+        told = skipped_note(results.num_images, results.num_skipped)
+        notes = [told, *(note for note in notes if note != told)]
+    if (told := _shared_rate(evidence)) and told not in notes:
+        notes = [told, *notes]
+    return notes
 
 
-def _noted_interval(noted: Mapping[str, Any]) -> Interval | None:
-    """The interval that the comparison wrote, for runs that kept no predictions."""
-    values = [number(noted.get(f"accuracy{part}")) for part in ("", "_low", "_high")]
-    known = [value for value in values if value is not None]
-    return Interval(*known) if len(known) == len(values) else None
+def _shared_rate(evidence: Evidence) -> str:
+    """The note on a learning rate that several attentions share, or an empty string."""
+    rates = {run.config.optim.lr for run in evidence.runs}
+    several = len({run.attention for run in evidence.runs}) > 1
+    return shared_rate_note(rates.pop()) if several and len(rates) == 1 else ""
+
+
+def _noted_accuracy(noted: Mapping[str, Any]) -> tuple[float, float, float] | None:
+    """The accuracy and interval in `results.json`, for runs without saved predictions."""
+    mean, low, high = (number(noted.get(f"accuracy{part}")) for part in ("", "_low", "_high"))
+    return None if mean is None or low is None or high is None else (mean, low, high)
 
 
 def _noted_claim(noted: Mapping[str, Any], group: Group, baseline: str | None) -> Claim | None:
-    """The difference that the comparison wrote, for runs that kept no predictions."""
+    """The difference in `results.json`, for runs without saved predictions."""
     keys = ("difference", "difference_low", "difference_high", "p_value", "p_corrected")
     known = [value for key in keys if (value := number(noted.get(key))) is not None]
     if len(known) < len(keys) or baseline is None:
@@ -299,13 +316,13 @@ def _noted_claim(noted: Mapping[str, Any], group: Group, baseline: str | None) -
 
 
 def _named_baseline(evidence: Evidence) -> str:
-    """The comparison's baseline; empty where the folder is no comparison."""
+    """The baseline recorded by the comparison; empty for other folders."""
     records = (evidence.results, evidence.study)
     return next((plain(own["baseline"]) for own in records if own.get("baseline")), "")
 
 
 def _baseline(named: str, groups: Sequence[Group]) -> str | None:
-    """The one that is named, if it has runs; where none is, softmax or the first."""
+    """The recorded baseline if it has runs; without a record softmax, or else the first group."""
     labels = [group.label for group in groups]
     if not named:
         return "softmax" if "softmax" in labels else labels[0]
@@ -314,7 +331,7 @@ def _baseline(named: str, groups: Sequence[Group]) -> str | None:
 
 
 def _without_runs(evidence: Evidence, planned: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The attentions of a comparison of which nothing is left: all runs failed, or not all did."""
+    """Attentions of a comparison without a finished run: (all runs failed, the others)."""
     present = {run.attention for run in evidence.runs}
     gaps = {
         name: [gap for gap in evidence.left_out if gap.what.startswith(f"{name}/")]
@@ -335,10 +352,10 @@ def _measure(groups: Sequence[Group]) -> str:
 def _mark_best(
     rows: Sequence[Row], groups: Sequence[Group], claims: Sequence[Claim], fair_speed: bool
 ) -> list[Row]:
-    """Note where a row is ahead of all others by more than chance.
+    """Mark the measures in which a row is better than all others by more than chance.
 
-    Accuracy: every difference to another holds. Measured cost: its worst run is better than the
-    best run of any other, with two runs or more each. Counted cost: it is smaller than the others.
+    Accuracy: every difference to another row holds. Measured cost: the worst run is better than
+    the best run of every other row, with at least two runs each. Counted cost: the smallest.
     """
     ahead = {row.label: set[str]() for row in rows}
     for row in rows:
@@ -367,7 +384,7 @@ def _leads(claim: Claim, label: str) -> bool:
 def _note_smallest(
     ahead: Mapping[str, set[str]], key: str, spans: Mapping[str, tuple[float, float]]
 ) -> None:
-    """Note the row whose span of values lies below all other spans, if there is one."""
+    """Mark the row whose range of values lies below all other ranges, if there is one."""
     first, *others = sorted(spans, key=lambda label: spans[label])
     if others and spans[first][1] < min(spans[label][0] for label in others):
         ahead[first].add(key)

@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone form a group; a group is a row of the report."""
+"""Group the runs that differ only in seed and fold; each group is one row of the report."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from saccade.layers.attentions import ATTENTIONS
 from saccade.report.collect import Run
 from saccade.report.labels import in_order, label_groups, varying
-from saccade.report.look import ATTENTION_COLOURS
+from saccade.results import TestedRun
 
 __all__ = ["Group", "group_runs", "settings_of"]
 
@@ -23,15 +24,15 @@ NOT_COMPARED = (
     "data.workers",
     "train.device",
 )
-"""Keys that do not make two runs different to a reader: repetition, place and plumbing."""
+"""Keys that are ignored when runs are grouped: seeds, folds, paths and technical settings."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Repetitions of one set-up.
+    """The runs of one set-up.
 
     Attributes:
-        named: The keys that its label names.
+        named: The keys that appear in the label.
     """
 
     label: str
@@ -41,43 +42,39 @@ class Group:
 
     @property
     def dataset(self) -> str:
-        """The data set that its runs were made on."""
+        """The data set of the runs."""
         return self.runs[0].dataset
 
     @property
     def seeds(self) -> frozenset[int]:
-        """The seeds of its runs."""
+        """The seeds of the runs."""
         return frozenset(run.config.run.seed for run in self.runs)
 
     @property
     def has_folds(self) -> bool:
-        """Whether its runs were judged on folds of the training images."""
+        """True if the runs were tested on folds of the training images."""
         return any(run.config.data.fold is not None for run in self.runs)
 
     @property
-    def accuracies(self) -> dict[tuple[int, int], float]:
-        """By seed and fold: on test images, or in validation where nothing was tested.
-
-        Of several runs with one seed and fold the first counts.
-        """
+    def tested(self) -> list[TestedRun]:
+        """The runs with their test accuracy, or with validation accuracy if none was tested."""
         key = "test_accuracy" if self.measured("test_accuracy") else "val_accuracy_best"
-        found: dict[tuple[int, int], float] = {}
-        for run in self.runs:
-            if (value := run.measured(key)) is not None:
-                found.setdefault(run.replicate, value)
-        return found
+        return [run.tested(key) for run in self.runs]
 
     def measured(self, key: str) -> list[float]:
-        """A number of every run's summary, those without it left out."""
+        """This number of the summaries, omitting runs without it."""
         return [value for run in self.runs if (value := run.measured(key)) is not None]
 
 
-def group_runs(runs: Sequence[Run], order: Sequence[str]) -> tuple[list[Group], list[str]]:
-    """The groups, and the keys besides the attention in which the runs differ.
+def group_runs(
+    runs: Sequence[Run], order: Sequence[str], searched: Sequence[str] = ()
+) -> tuple[list[Group], list[str]]:
+    """Group runs; return the groups and the keys, besides the attention, in which they differ.
 
     Args:
         runs: All runs.
-        order: Attentions in the order to show them; others follow.
+        order: Attentions in display order; others follow.
+        searched: Keys that a search varied. Labels contain all of them that differ.
     """
     settings = {run.name: settings_of(run) for run in runs}
     found: dict[tuple[str, str], list[Run]] = defaultdict(list)
@@ -85,20 +82,20 @@ def group_runs(runs: Sequence[Run], order: Sequence[str]) -> tuple[list[Group], 
         found[run.attention, repr(sorted(settings[run.name].items()))].append(run)
     firsts = [own[0] for own in found.values()]
     each = [settings[run.name] for run in firsts]
-    labels = label_groups([run.attention for run in firsts], each)
+    labels = label_groups([run.attention for run in firsts], each, searched)
     groups = [
         Group(
             label.text, own[0].attention, tuple(sorted(own, key=lambda run: run.name)), label.keys
         )
         for label, own in zip(labels, found.values(), strict=True)
     ]
-    ranks = {name: i for i, name in enumerate(dict.fromkeys([*order, *ATTENTION_COLOURS]))}
+    ranks = {name: i for i, name in enumerate(dict.fromkeys([*order, *ATTENTIONS]))}
     groups.sort(key=lambda own: (own.dataset, ranks.get(own.attention, len(ranks)), own.label))
     return groups, in_order(varying(each))
 
 
 def settings_of(run: Run) -> dict[str, Any]:
-    """Every key that is set and makes a run another than its repetitions."""
+    """Every key that is set and that distinguishes the run's set-up from others."""
     values = dict(_flat(run.config.model_dump(mode="json")))
     values["data.name"] = run.dataset
     values["model.name"] = run.summary.get("model", values.get("model.name"))

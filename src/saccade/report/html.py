@@ -1,4 +1,4 @@
-"""The page as one HTML file that asks for nothing else: styles, script and figures are inside."""
+"""The page as one self-contained HTML file with styles, script and figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from importlib.resources import files
 from string import Template
 
 from saccade.report.inline_svg import VARIABLES, inline_svg
-from saccade.report.look import ATTENTION_COLOURS, MARKERS, PAGE_COLOURS
 from saccade.report.page import (
     Block,
     Cell,
@@ -23,6 +22,7 @@ from saccade.report.page import (
     Section,
     Table,
 )
+from saccade.report.style import MARKERS, PAGE_COLORS, SERIES_COLORS
 
 __all__ = ["as_html"]
 
@@ -37,7 +37,7 @@ def as_html(page: Page) -> str:
     return Template(_asset("page.html")).substitute(
         digest=digest,
         title=escape(page.title),
-        colours=_colours(),
+        colors=_colors(),
         style=_asset("page.css"),
         headline=escape(page.headline),
         facts="".join(
@@ -57,9 +57,9 @@ def _asset(name: str) -> str:
     return (files("saccade.report") / name).read_text(encoding="utf-8")
 
 
-def _colours() -> str:
-    """The palette as variables: light, dark where the reader's system or the button asks for it."""
-    tones = [*PAGE_COLOURS.values(), *ATTENTION_COLOURS.values()]
+def _colors() -> str:
+    """The palette as CSS variables, with dark values for the system setting and the button."""
+    tones = [*PAGE_COLORS.values(), *SERIES_COLORS]
     light = "".join(f"--{tone.name}:{tone.light};" for tone in tones)
     dark = "".join(f"--{tone.name}:{tone.dark};" for tone in tones)
     return (
@@ -100,24 +100,23 @@ def _folded(title: str, content: str) -> str:
 def _figure(figure: Figure, page: Page) -> str:
     svg = inline_svg(figure.drawing.svg, name=figure.name, label=figure.caption)
     title = f"{_mark(figure.title, page)}{escape(figure.title)}"
-    files_of = " ".join(
-        f'<a href="figures/{figure.name}.{kind}">{kind.upper()}</a>' for kind in ("png", "svg")
-    )
-    return (
-        f"<figure>\n<h3>{title}</h3>\n{svg}\n"
-        f'<figcaption>{escape(figure.caption)} <span class="files">{files_of}</span></figcaption>\n'
-        "</figure>"
-    )
+    caption = escape(figure.caption)
+    if page.has_figure_files:
+        links = " ".join(
+            f'<a href="figures/{figure.name}.{kind}">{kind.upper()}</a>' for kind in ("png", "svg")
+        )
+        caption += f' <span class="files">{links}</span>'
+    return f"<figure>\n<h3>{title}</h3>\n{svg}\n<figcaption>{caption}</figcaption>\n</figure>"
 
 
 def _mark(label: str, page: Page) -> str:
-    """The group's marker in its colour; nothing for what is not a group."""
+    """The marker of a group in its color; empty for other labels."""
     look = page.series.get(label)
     if look is None:
         return ""
-    colour = VARIABLES[look.colour]
+    color = VARIABLES[look.color]
     return (
-        f'<span class="mark" style="color:{colour}" aria-hidden="true">{GLYPHS[look.marker]}</span>'
+        f'<span class="mark" style="color:{color}" aria-hidden="true">{GLYPHS[look.marker]}</span>'
     )
 
 

@@ -1,35 +1,32 @@
-"""A drawn SVG made fit to stand inside a page: themed, named, and without global ids or styles."""
+"""Prepare an SVG figure for a page: CSS variables as colors, unique ids, no global styles."""
 
 from __future__ import annotations
 
 import re
 from xml.etree import ElementTree
 
-from saccade.report.look import ATTENTION_COLOURS, PAGE_COLOURS
+from saccade.report.style import PAGE_COLORS, SERIES_COLORS
 
 __all__ = ["inline_svg"]
 
 SVG = "http://www.w3.org/2000/svg"
 XLINK_HREF = "{http://www.w3.org/1999/xlink}href"
-COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
+COLOR = re.compile(r"#[0-9a-fA-F]{6}\b")
 FONT = re.compile(r"font: (?:\w+ )*([\d.]+)px [^;]*")
 REFERENCE = re.compile(r"#([^)]+)")
-VARIABLES = {
-    tone.light: f"var(--{tone.name})"
-    for tone in (*PAGE_COLOURS.values(), *ATTENTION_COLOURS.values())
-}
+VARIABLES = {tone.light: f"var(--{tone.name})" for tone in (*PAGE_COLORS.values(), *SERIES_COLORS)}
 
 
 def inline_svg(text: str, *, name: str, label: str) -> str:
-    """The figure as an element of a page.
+    """Convert an SVG file to an element of the page.
 
-    Colours of the palette become the page's variables, so that they follow light and dark; the ids
-    that are referred to carry the figure's name, the others are dropped.
+    Colors of the palette become CSS variables, so that they follow the light or dark theme. Ids
+    that are referenced get the figure's name as a prefix. Other ids are removed.
 
     Args:
         text: An SVG file as matplotlib writes it.
-        name: Unique on the page.
-        label: What a reader who does not see the figure is told.
+        name: A name that is unique on the page.
+        label: Text for screen readers.
     """
     ElementTree.register_namespace("", SVG)
     root = ElementTree.fromstring(text)
@@ -54,7 +51,7 @@ def inline_svg(text: str, *, name: str, label: str) -> str:
 
 
 def _rewrite(element: ElementTree.Element, name: str, used: set[str]) -> None:
-    """Rename or drop the id, follow the references, theme the style, drop the indentation."""
+    """Rename or remove the id, update references and colors, and remove indentation."""
     if not (element.text or "").strip():
         element.text = None
     if not (element.tail or "").strip():
@@ -67,5 +64,5 @@ def _rewrite(element: ElementTree.Element, name: str, used: set[str]) -> None:
     if clip := element.get("clip-path"):
         element.set("clip-path", clip.replace("#", f"#{name}-"))
     if style := element.get("style"):
-        style = COLOUR.sub(lambda found: VARIABLES.get(found[0].lower(), found[0]), style)
+        style = COLOR.sub(lambda found: VARIABLES.get(found[0].lower(), found[0]), style)
         element.set("style", FONT.sub(r"font-size: \1px", style))

@@ -1,4 +1,4 @@
-"""The page as a LaTeX document, and its tables (booktabs) as files to take into a paper."""
+"""The page as a LaTeX document, and its tables (booktabs) as files for a paper."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREAMBLE = r"""\documentclass[10pt]{article}
 \setlength{\parindent}{0pt}
 \setlength{\parskip}{6pt}
 """
-MOST_UNBROKEN = 40
+MAX_UNBROKEN = 40
 FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}"
 TEXT_COLUMN = r"lp{0.72\linewidth}"
 SPECIAL = {
@@ -44,7 +44,7 @@ SPECIAL = {
 
 
 def as_latex(page: Page) -> str:
-    """The whole document; figures are read from `figures/`."""
+    """The whole document; it includes figures from `figures/`."""
     facts = "; ".join(f"{name}: {value}" for name, value in page.facts)
     title = rf"\title{{{_text(page.title)}}}\date{{}}\author{{}}"
     parts = [rf"\textbf{{{_text(page.headline)}}}", _text(facts)]
@@ -55,8 +55,13 @@ def as_latex(page: Page) -> str:
 
 
 def _text(text: str) -> str:
-    """Plain text that LaTeX prints as it is; what its fonts do not have becomes a question mark."""
-    return "".join(SPECIAL.get(letter, letter if ord(letter) < 0x180 else "?") for letter in text)
+    """Escape text for LaTeX; letters beyond its fonts are printed as their code point."""
+    return "".join(SPECIAL.get(own, own if ord(own) < 0x180 else _number_of(own)) for own in text)
+
+
+def _number_of(letter: str) -> str:
+    """The code point, such as `U+56DB`, followed by a possible line break."""
+    return rf"U+{ord(letter):04X}\allowbreak{{}}"
 
 
 def _block(block: Block) -> str:
@@ -80,16 +85,16 @@ def _block(block: Block) -> str:
 
 
 def _titled(table: Table) -> str:
-    """A table as it stands in the document: no wider than the page, broken where it is long."""
+    """A table in the document: scaled to the page width, or split over pages if it is long."""
     title = rf"\textbf{{{_text(table.caption)}}}"
     note = f"\n\n{{\\footnotesize {_text(table.note)}\\par}}" if table.note else ""
-    if len(table.rows) > MOST_UNBROKEN:
+    if len(table.rows) > MAX_UNBROKEN:
         return f"{title}\n{{\\small\n{latex_table(table, 'longtable')}}}{note}"
     return f"{title}\n\n{FIT}{{%\n{latex_table(table)}}}{note}"
 
 
 def latex_table(table: Table, environment: str = "tabular") -> str:
-    """A table in booktabs' manner, to be put where a paper wants it."""
+    """A table in booktabs style, without a float."""
     shown = table.shown()
     heads = " & ".join(rf"\textbf{{{_text(column.title)}}}" for column in shown.columns)
     rows = "\n".join(f"{' & '.join(map(_cell, row))} \\\\" for row in shown.rows)
@@ -100,7 +105,7 @@ def latex_table(table: Table, environment: str = "tabular") -> str:
 
 
 def _places(columns: Sequence[Column]) -> str:
-    """How the columns are set; in a table of a name and its text, the text breaks into lines."""
+    """The column specification; the second column of a two-column text table wraps lines."""
     numbers = [column.is_number for column in columns]
     return TEXT_COLUMN if numbers == [False, False] else "".join("lr"[own] for own in numbers)
 

@@ -1,4 +1,4 @@
-"""The page as Markdown, with its figures as files beside it."""
+"""The page as Markdown, with links to its figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def as_markdown(page: Page) -> str:
 
 
 def _text(text: str) -> str:
-    """Plain text that stays plain: no markup, no HTML, no list by accident."""
+    """Escape text so that it contains no markup, HTML or list."""
     return LIST_START.sub(r"\1\\\2", SPECIAL.sub(r"\\\1", text))
 
 
@@ -42,7 +42,7 @@ def _block(block: Block) -> str:
 
 
 def _indented(text: str) -> str:
-    """A code block that no text can close, unlike one between fences."""
+    """An indented code block, which its text cannot close as it could close a fenced one."""
     return "\n".join(f"    {line}" for line in text.splitlines())
 
 

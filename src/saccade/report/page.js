@@ -11,7 +11,7 @@
       ? root.dataset.theme === "dark"
       : matchMedia("(prefers-color-scheme: dark)").matches;
     root.dataset.theme = dark ? "light" : "dark";
-    try { localStorage.setItem("saccade-theme", root.dataset.theme); } catch { /* not kept */ }
+    try { localStorage.setItem("saccade-theme", root.dataset.theme); } catch { /* storage is blocked */ }
   });
 
   const valueOf = (row, place) => {

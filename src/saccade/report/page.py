@@ -1,4 +1,4 @@
-"""A report before it has a format: sections of text, tables and figures, all of it plain text."""
+"""A report without a format: sections of plain text, tables and figures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from saccade.report.look import Drawing, Series
+from saccade.report.style import Drawing, Series
 
 __all__ = [
     "NOTHING",
@@ -28,12 +28,12 @@ NOTHING = "–"
 
 @dataclass(frozen=True)
 class Cell:
-    """A table's cell.
+    """A cell of a table.
 
     Attributes:
-        text: As a reader sees it.
-        value: As a machine reads it, and as the column is sorted by.
-        strong: Whether it stands out.
+        text: Displayed text.
+        value: Exact value, used in CSV files and for sorting.
+        strong: True if the text is bold.
     """
 
     text: str
@@ -43,11 +43,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A table's column.
+    """A column of a table.
 
     Attributes:
-        key: Its name in files.
-        title: Its heading; a column without one is in CSV files only.
+        key: Name in CSV files.
+        title: Heading. A column without a heading appears only in CSV files.
     """
 
     key: str
@@ -60,9 +60,9 @@ class Table:
     """A table.
 
     Attributes:
-        name: That of its file.
-        note: What a reader has to know to read it.
-        folded: Whether it is a matter for the few who open it.
+        name: Name of its files.
+        note: Explanation shown below the table.
+        folded: True if the table is collapsed until a reader opens it.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Table:
     folded: bool = False
 
     def shown(self) -> Table:
-        """The table as a reader sees it: headed columns in which something stands."""
+        """The displayed table: columns with a heading that are not empty."""
         kept = [
             place
             for place, column in enumerate(self.columns)
@@ -85,7 +85,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure; `name` is that of its files."""
+    """A figure; `name` is the name of its files."""
 
     name: str
     title: str
@@ -95,7 +95,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures side by side where there is room; small ones stand three in a row."""
+    """Figures side by side if the page is wide enough; small ones three in a row."""
 
     figures: Sequence[Figure]
     small: bool = False
@@ -103,7 +103,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Listing:
-    """Text kept as it is, such as a configuration."""
+    """Preformatted text, such as a configuration."""
 
     title: str
     text: str
@@ -122,7 +122,7 @@ Block = str | Items | Table | Figures | Listing
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it."""
+    """A heading and the content below it."""
 
     name: str
     title: str
@@ -134,9 +134,10 @@ class Page:
     """The whole report.
 
     Attributes:
-        headline: What was found, in a sentence or a few.
-        facts: Short names and values to stand below it.
-        series: The look of each group, by its label.
+        headline: The main results in a few sentences.
+        facts: Short names and values shown below the headline.
+        series: Color and marker of each group, by label.
+        has_figure_files: True if the figures are also written as files, which the page links to.
     """
 
     title: str
@@ -144,6 +145,7 @@ class Page:
     facts: Sequence[tuple[str, str]]
     sections: Sequence[Section]
     series: Mapping[str, Series]
+    has_figure_files: bool = True
 
     @property
     def tables(self) -> list[Table]:
@@ -159,7 +161,7 @@ class Page:
 
 
 def file_names(labels: Iterable[str]) -> dict[str, str]:
-    """A name for each label that is safe in any file system and unlike the others."""
+    """A unique name for each label that is valid in any file system."""
     names: dict[str, str] = {}
     for label in labels:
         safe = re.sub(r"[^A-Za-z0-9_]+", "-", label).strip("-")[:60] or "group"

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 
-from saccade.report.claims import Claim
 from saccade.report.classes import ClassCounts, Reliability
 from saccade.report.collect import LeftOut
 from saccade.report.findings import Findings, Row
-from saccade.report.groups import Group
 from saccade.report.page import NOTHING, Cell, Column, Table
-from saccade.report.words import GLUE, interval, listed, p_text, percent, points, significant
+from saccade.report.text import GLUE, interval, listed, p_text, percent, points, significant
+from saccade.results import Accuracy, Claim
 
 __all__ = [
     "by_seed_table",
@@ -35,8 +34,8 @@ def _amount(value: float | None, digits: int = 3, *, strong: bool = False) -> Ce
     return Cell(significant(value, digits), value, strong)
 
 
-def _bare(value: float | str | None) -> Cell:
-    """A cell of a column that is in files only."""
+def _csv_cell(value: float | str | None) -> Cell:
+    """A cell of a column that appears only in CSV files."""
     return Cell("", value)
 
 
@@ -67,9 +66,9 @@ def summary_table(found: Findings) -> Table:
 
 def _note(found: Findings) -> str:
     bold = (
-        "Bold: ahead of every other by more than chance. For accuracy, each difference holds after "
-        "Holm's correction; for what was timed or weighed in every run, the worst run beats the "
-        "best run of all others."
+        "Bold: better than every other row by more than chance. For accuracy, each difference "
+        "holds after the correction for all pairs. For time and memory, the worst run is better "
+        "than the best run of all others; this is not a significance test."
     )
     told = [
         (_brackets(found), found.has_intervals),
@@ -83,20 +82,20 @@ def _brackets(found: Findings) -> str:
     several = [row.seeds > 1 for row in found.rows]
     several += [not claim.has_one_seed for claim in found.against_baseline]
     if all(several):
-        return "Brackets hold 95 % intervals over new seeds and new images."
+        return "Brackets show 95 % intervals over new seeds and new images."
     if any(several):
         return (
-            "Brackets hold 95 % intervals over new images, and over new seeds where there are "
+            "Brackets show 95 % intervals over new images, and over new seeds where there are "
             "several."
         )
-    return "Brackets hold 95 % intervals over new images; new seeds would widen them."
+    return "Brackets show 95 % intervals over new images; new seeds would widen them."
 
 
 def _seeds(found: Findings) -> str:
-    """What a difference is over where rows have different seeds."""
+    """A note on the seeds that a difference uses if rows have different seeds."""
     told = (
-        f"A difference is over the seeds that a row shares with {found.baseline}, so it need not "
-        "be that of the accuracies beside it"
+        f"A difference is over the seeds that a row shares with {found.baseline}, so it may differ "
+        "from that of the accuracies beside it"
     )
     alone = found.without_shared_seed
     if not alone:
@@ -121,8 +120,8 @@ def _summary_row(row: Row, unit: float) -> list[Cell]:
         _text(row.label),
         Cell(str(row.runs), row.runs),
         Cell(accuracy, row.accuracy, "accuracy" in row.best),
-        _bare(row.accuracy_low),
-        _bare(row.accuracy_high),
+        _csv_cell(row.accuracy_low),
+        _csv_cell(row.accuracy_high),
         *_difference(claim),
         _amount(row.seconds_per_epoch, strong="seconds_per_epoch" in row.best),
         _amount(row.img_per_s, strong="img_per_s" in row.best),
@@ -140,41 +139,49 @@ def _difference_columns(found: Findings, title: str) -> list[Column]:
         Column("difference", title),
         Column("difference_low"),
         Column("difference_high"),
-        Column("p_corrected", "p (Holm)"),
+        Column("p_corrected", "p (corrected)"),
         Column("p_value"),
         Column("shared_seeds", "shared seeds" if found.has_mixed_seeds else "", is_number=False),
     ]
 
 
 def _difference(claim: Claim | None) -> list[Cell]:
-    """Difference, its bounds, p corrected and not, and the seeds it was taken over."""
+    """Cells of a difference: value, bounds, corrected p, raw p, and seeds."""
     if claim is None:
-        return [Cell(NOTHING), _bare(None), _bare(None), Cell(NOTHING), _bare(None), Cell(NOTHING)]
+        return [
+            Cell(NOTHING),
+            _csv_cell(None),
+            _csv_cell(None),
+            Cell(NOTHING),
+            _csv_cell(None),
+            Cell(NOTHING),
+        ]
     bounds = f"[{points(claim.low)}, {points(claim.high)}]"
     seeds = [str(seed) for seed in claim.seeds]
     return [
         Cell(f"{points(claim.difference)} {bounds}", claim.difference, claim.holds),
-        _bare(claim.low),
-        _bare(claim.high),
+        _csv_cell(claim.low),
+        _csv_cell(claim.high),
         Cell(p_text(claim.p_corrected, bare=True), claim.p_corrected),
-        _bare(claim.p_value),
+        _csv_cell(claim.p_value),
         Cell(f",{GLUE}".join(seeds), ", ".join(seeds)),
     ]
 
 
 def by_seed_table(found: Findings) -> Table | None:
-    """The accuracy of every run, and how far those of a group lie apart; None with one run each."""
-    if all(len(group.accuracies) == 1 for group in found.groups):
+    """The accuracy of every run and the spread of each group; None if each has one run."""
+    known = found.results.accuracies
+    if all(len(own.by_run) == 1 for own in known.values()):
         return None
-    replicates = sorted({own for group in found.groups for own in group.accuracies})
-    parts = _varied(found, replicates)
+    replicates = sorted({replicate for own in known.values() for replicate in own.by_run})
+    parts = _replicate_parts(found, replicates)
     columns = (
         Column("attention", _heading(found), is_number=False),
         *(_replicate_column(seed, fold, parts) for seed, fold in replicates),
         Column("mean", "mean"),
         Column("spread", "spread"),
     )
-    rows = [_by_seed_row(group, replicates) for group in found.groups]
+    rows = [_by_seed_row(g.label, known[g.label], replicates) for g in found.groups]
     note = (
         f"{found.measure.capitalize()} in percent. The spread is the standard deviation of a row's "
         "runs, in points."
@@ -182,8 +189,8 @@ def by_seed_table(found: Findings) -> Table | None:
     return Table("by_seed", f"By {' and '.join(parts)}", columns, rows, note)
 
 
-def _varied(found: Findings, replicates: Sequence[tuple[int, int]]) -> list[str]:
-    """What tells the runs of a group apart."""
+def _replicate_parts(found: Findings, replicates: Sequence[tuple[int, int]]) -> list[str]:
+    """What distinguishes the runs of a group: seed, fold, or both."""
     if not any(group.has_folds for group in found.groups):
         return ["seed"]
     return ["seed", "fold"] if len({seed for seed, _ in replicates}) > 1 else ["fold"]
@@ -197,20 +204,19 @@ def _replicate_column(seed: int, fold: int, parts: Sequence[str]) -> Column:
     )
 
 
-def _by_seed_row(group: Group, replicates: Sequence[tuple[int, int]]) -> list[Cell]:
-    known = group.accuracies
-    values = [known.get(own) for own in replicates]
-    mean, spread = fmean(known.values()), stdev(known.values()) if len(known) > 1 else None
-    return [_text(group.label), *(_hundredths(value) for value in (*values, mean, spread))]
+def _by_seed_row(label: str, known: Accuracy, replicates: Sequence[tuple[int, int]]) -> list[Cell]:
+    values = [known.by_run.get(own) for own in replicates]
+    mean = fmean(known.by_run.values())
+    return [_text(label), *(_percent_cell(value) for value in (*values, mean, known.spread))]
 
 
-def _hundredths(value: float | None) -> Cell:
-    """A fraction in percent, as fine as runs of one recipe differ."""
+def _percent_cell(value: float | None) -> Cell:
+    """A fraction in percent with two decimals."""
     return Cell(NOTHING) if value is None else Cell(f"{100 * value:.2f}", value)
 
 
 def pairs_table(found: Findings) -> Table:
-    """Every pair without the baseline, or simply every pair."""
+    """All pairs without the baseline; all pairs if there is no baseline."""
     columns = (
         Column("first", "first", is_number=False),
         Column("second", "second", is_number=False),
@@ -257,11 +263,11 @@ def _share(value: float) -> Cell:
 
 
 def mix_ups_table(counts: Mapping[str, ClassCounts], names: Sequence[str]) -> Table:
-    """The commonest mistakes of each group."""
+    """The most frequent errors of each group."""
     columns = (
         Column("attention", "attention", is_number=False),
         Column("true", "true class", is_number=False),
-        Column("said", "taken for", is_number=False),
+        Column("said", "predicted class", is_number=False),
         Column("share", "share of the class"),
     )
     rows = [
@@ -269,11 +275,11 @@ def mix_ups_table(counts: Mapping[str, ClassCounts], names: Sequence[str]) -> Ta
         for label, own in counts.items()
         for i, j, share in own.mix_ups(3)
     ]
-    return Table("mix_ups", "The three commonest mistakes of each", columns, rows, folded=True)
+    return Table("mix_ups", "The three most frequent errors of each", columns, rows, folded=True)
 
 
 def calibration_table(found: Mapping[str, Reliability]) -> Table:
-    """How far confidence and accuracy lie apart."""
+    """The calibration error and the mean overconfidence of each group."""
     columns = (
         Column("attention", "attention", is_number=False),
         Column("calibration_error", "expected calibration error"),
@@ -287,7 +293,7 @@ def calibration_table(found: Mapping[str, Reliability]) -> Table:
 
 
 def left_out_table(gaps: Sequence[LeftOut]) -> Table:
-    """What is not in the report and why."""
+    """Runs and files that are not in the report, with the reasons."""
     columns = (
         Column("what", "left out", is_number=False),
         Column("reason", "why", is_number=False),

@@ -1,21 +1,22 @@
-"""From a folder of runs to the files of a report."""
+"""Write a report: read a folder of runs, compose the page, write its files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from saccade.errors import ConfigError, writing_error
+from saccade.io import make_folder, remove_leftovers, write_file
 from saccade.report.collect import LeftOut, collect
+from saccade.report.csv_format import as_csv
 from saccade.report.findings import Findings, find
 from saccade.report.html import as_html
 from saccade.report.latex import as_latex, latex_table
 from saccade.report.markdown import as_markdown
 from saccade.report.page import Page
 from saccade.report.sections import compose
-from saccade.report.spreadsheet import as_csv
 
 __all__ = ["FORMATS", "Report", "write_report"]
 
@@ -24,25 +25,31 @@ FORMATS = ("html", "md", "csv", "latex")
 
 @dataclass(frozen=True)
 class Report:
-    """What was written and what it says."""
+    """The files of a report and its content.
+
+    Attributes:
+        unchecked: Number of runs without a manifest, whose files cannot be verified.
+    """
 
     out: Path
     files: list[Path]
     headline: str
     findings: Findings
     left_out: list[LeftOut]
+    unchecked: int = 0
 
 
 def write_report(
     folder: str | Path, out: str | Path | None = None, *, formats: Sequence[str] = FORMATS
 ) -> Report:
-    """Read the run folders at or below a folder and write a report about them.
+    """Write a report about all runs at or below a folder.
 
-    The same runs give the same bytes. Figures are written as PNG and SVG with every format.
+    The same runs give the same bytes. `html` alone writes one self-contained file. With any other
+    format the figures are also written, as PNG and SVG.
 
     Args:
-        folder: A comparison, a study, a run, or any folder with runs below it.
-        out: Where to write; `report` in the folder where it is left out.
+        folder: Folder of a comparison, a search or a run, or any folder with runs below it.
+        out: Output folder; default `report` in the folder.
         formats: Which of `FORMATS` to write.
 
     Raises:
@@ -54,13 +61,16 @@ def write_report(
     out = folder / "report" if out is None else Path(out)
     evidence = collect(folder)
     with _writing_to(out):
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
+        for folder_of_files in (out, out / "figures", out / "tables"):
+            remove_leftovers(folder_of_files)
     found = find(evidence)
-    page = compose(evidence, found)
+    page = replace(compose(evidence, found), has_figure_files=set(formats) != {"html"})
     contents = list(_contents(page, formats))
     with _writing_to(out):
+        contents.sort(key=lambda content: content[0] == "report.html")  # it shows the others
         files = [_write(out / name, content) for name, content in contents]
-    return Report(out, files, page.headline, found, evidence.left_out)
+    return Report(out, files, page.headline, found, evidence.left_out, evidence.unchecked)
 
 
 @contextmanager
@@ -83,8 +93,8 @@ def _check_formats(formats: Sequence[str]) -> None:
 
 
 def _contents(page: Page, formats: Sequence[str]) -> Iterator[tuple[str, str | bytes]]:
-    """The files of a report, by their path in its folder."""
-    for figure in page.figures:
+    """Yield the relative path and content of each file of the report."""
+    for figure in page.figures if page.has_figure_files else ():
         yield f"figures/{figure.name}.png", figure.drawing.png
         yield f"figures/{figure.name}.svg", figure.drawing.svg
     if "html" in formats:
@@ -101,6 +111,6 @@ def _contents(page: Page, formats: Sequence[str]) -> Iterator[tuple[str, str | b
 
 
 def _write(path: Path, content: str | bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    make_folder(path.parent)
+    write_file(path, content)
     return path

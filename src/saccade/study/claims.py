@@ -1,17 +1,21 @@
-"""Claims: which worker has a piece of work, among workers on many machines that share a folder.
+"""Claims: mutual exclusion between workers on several machines that share a folder.
 
-A claim on `name` is the file `name.<generation>`, and the highest generation counts. Its owner
-holds a lock on the file and touches it every few seconds. A claim is free again when it was given
-back (the file is empty) or its owner is dead: on the same machine the kernel has let go of the
-lock, on another the file was not touched for `GRACE_S`, by the clock of the file server. Whoever
-wants a free claim links the next generation into place, which succeeds for exactly one, however
-many try. An owner that was thought dead and wakes up sees a higher generation than its own and
-leaves the work alone.
+A claim on `name` is the file `name.<generation>`. Only the highest generation counts. The owner
+holds a lock on the file and updates its modification time every few seconds. A claim becomes free
+when the owner releases it or dies. On the same machine, a dead owner's lock is released by the
+kernel. On another machine, an owner counts as dead if the file was not touched for `GRACE_S`,
+measured by the clock of the file server. A worker takes a free claim by hard-linking the next
+generation into place, which succeeds for exactly one worker. An owner that only seemed dead, for
+example because it was suspended, finds a higher generation and must stop working on `name`.
+
+Some file systems have no hard links. There the next generation is created under its final name and
+is empty until its owner has written it. An empty file therefore means "released" only on file
+systems with hard links. On the others, the content `FREE` means "released".
 """
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import json
 import os
 import platform
@@ -22,87 +26,118 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-__all__ = ["Claim", "Claims"]
+from saccade.errors import ConfigError
+from saccade.io import is_locked, open_lock, read_bytes, try_lock
+
+__all__ = ["Claim", "Claims", "link_new"]
 
 BEAT_S = 10.0
 GRACE_S = 120.0
 POLL_S = 0.05
 
+LIMIT = 10_000  # bytes of a claim's file
+FREE = b"free"
+NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL}
+
+_owned: dict[Path, IO[bytes]] = {}
+"""Claims of this process, with the open files that hold their locks.
+
+Do not open these files again: closing a second descriptor would release a POSIX lock.
+"""
+
+_beats: list[threading.Thread] = []
+"""The heartbeat thread. It starts with the first `Claims`, because starting a thread can block
+forever once memory is low.
+"""
+
+
+def link_new(path: Path, aside: Path) -> bool | None:
+    """Hard-link `aside` to `path`, which must not exist yet.
+
+    Returns:
+        True on success, False if `path` exists, None if the file system has no hard links.
+    """
+    try:
+        path.hardlink_to(aside)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        return None
+    return True
+
 
 @dataclass(frozen=True)
 class Claim:
-    """A piece of work that is ours.
+    """A claim that this process owns.
 
     Attributes:
         path: The claim's file.
-        deaths: How many owners in a row died before us without making any progress.
     """
 
     path: Path
-    deaths: int
-    _descriptor: int
-    _given_back: threading.Event
+    _file: IO[bytes]
+    _has_links: bool
 
     @property
     def is_ours(self) -> bool:
-        """Whether nobody has taken the work over since."""
+        """True if no other worker has taken the claim over."""
         return _newest(self.path.parent, self.path.stem) == self.path
 
     def give_back(self) -> None:
-        """Let others have the work."""
-        self._given_back.set()
-        os.ftruncate(self._descriptor, 0)
-        os.close(self._descriptor)
-
-    def _beat(self) -> None:
-        while not self._given_back.wait(BEAT_S):
-            with suppress(FileNotFoundError):  # whoever takes over deletes it
-                os.utime(self.path)
+        """Release the claim."""
+        descriptor = self._file.fileno()
+        try:
+            if self._has_links:
+                os.ftruncate(descriptor, 0)
+            else:
+                os.pwrite(descriptor, FREE.ljust(os.fstat(descriptor).st_size), 0)
+        finally:
+            _owned.pop(self.path, None)
+            self._file.close()
 
 
 class Claims:
     """The claims in a folder.
 
     Args:
-        folder: Where the claims' files are; it is made if need be.
+        folder: Folder of the claim files; created if missing.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        if not any(thread.is_alive() for thread in _beats):
+            _beats[:] = [threading.Thread(target=_beat, name="claims", daemon=True)]
+            _beats[0].start()
 
-    def take(self, name: str, progress: int = 0) -> Claim | None:
-        """Claim `name`, or return None where another worker has it.
+    def take(self, name: str) -> Claim | None:
+        """Claim `name`. Return None if another worker has it.
 
         Args:
-            name: What is claimed; it has no dot.
-            progress: How far the work has come; it tells a worker that dies again and again at
-                the same place from one that is merely unlucky.
+            name: Name of the claim, without a dot.
         """
         before = _newest(self.folder, name)
-        owner = _read(before)
-        if before is not None and owner is not None and self._is_alive(before, owner):
+        if before is not None and self._is_taken(before):
             return None
-        deaths = owner["deaths"] + 1 if owner is not None and owner["progress"] == progress else 0
         generation = int(before.suffix[1:]) + 1 if before is not None else 1
-        path = self.folder / f"{name}.{generation}"
-        ours = {"kernel": _kernel(), "pid": os.getpid(), "progress": progress, "deaths": deaths}
-        if (descriptor := self._link(path, ours)) is None:
+        claim = self._make(self.folder / f"{name}.{generation}")
+        if claim is None:
             return None
-        claim = Claim(path, deaths, descriptor, threading.Event())
         if not claim.is_ours:
             claim.give_back()
             return None
         if before is not None:
-            before.unlink(missing_ok=True)
-        threading.Thread(target=claim._beat, daemon=True).start()
+            with suppress(OSError):  # the next owner deletes it
+                before.unlink(missing_ok=True)
         return claim
 
     @contextmanager
     def hold(self, name: str) -> Iterator[None]:
-        """Wait for the claim on `name` and have it for the length of a block."""
+        """Wait for the claim on `name` and hold it during the `with` block."""
         while (claim := self.take(name)) is None:
             time.sleep(POLL_S)
         try:
@@ -110,63 +145,118 @@ class Claims:
         finally:
             claim.give_back()
 
-    def _link(self, path: Path, owner: dict[str, Any]) -> int | None:
-        """Make a claim's file, locked and whole, or give None where another was first."""
+    def _make(self, path: Path) -> Claim | None:
+        """Create a complete, locked claim file. Return None if another worker was first."""
+        owner = json.dumps({"kernel": _kernel(), "pid": os.getpid()}).encode()
         aside = self.folder / f"new-{uuid.uuid4().hex}"
-        descriptor = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+        file = open_lock(aside)
+        has_links: bool | None = None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            os.write(descriptor, json.dumps(owner).encode())
-            path.hardlink_to(aside)
-        except FileExistsError:
-            os.close(descriptor)
-            return None
+            try_lock(file)
+            os.write(file.fileno(), owner)
+            has_links = link_new(path, aside)
         finally:
-            aside.unlink()
-        return descriptor
+            with suppress(OSError):
+                aside.unlink()
+            if not has_links:
+                file.close()
+        if has_links is None:
+            return self._create(path, owner)
+        if not has_links:
+            return None
+        _owned[path] = file
+        return Claim(path, file, True)
 
-    def _is_alive(self, path: Path, owner: dict[str, Any]) -> bool:
+    def _create(self, path: Path, owner: bytes) -> Claim | None:
+        """Create a claim file as `_make` does, on a file system without hard links."""
         try:
-            if owner["kernel"] == _kernel():
-                return _is_locked(path)
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666))
+        except FileExistsError:
+            return None
+        file = open_lock(path)
+        try_lock(file)
+        os.write(file.fileno(), owner)
+        _owned[path] = file
+        return Claim(path, file, False)
+
+    def _is_taken(self, path: Path) -> bool:
+        """True if the claim is not released and its owner is alive."""
+        if path in _owned:
+            return True
+        try:
+            content = _read(path)
+            if content.startswith(FREE) or (not content and self._has_links()):
+                return False
+            owner = _parse(path, content)
+            if owner.get("kernel") == _kernel():
+                return is_locked(path)
             return self._now() - path.stat().st_mtime < GRACE_S
         except FileNotFoundError:
-            return True  # replaced just now: somebody else has it
+            return True  # deleted by a worker that has just taken over
+
+    def _has_links(self) -> bool:
+        """True if the file system has hard links."""
+        probe = self.folder / f"new-{uuid.uuid4().hex}"
+        second = probe.with_name(f"{probe.name}-link")
+        probe.touch()
+        try:
+            return link_new(second, probe) is not None
+        finally:
+            for path in (probe, second):
+                with suppress(OSError):
+                    path.unlink()
 
     def _now(self) -> float:
-        """The time by the clock that stamps the claims' files."""
+        """Current time by the clock of the file server."""
         probe = self.folder / f"new-{uuid.uuid4().hex}"
         probe.touch()
         try:
             return probe.stat().st_mtime
         finally:
-            probe.unlink()
+            with suppress(OSError):
+                probe.unlink()
+
+
+def _beat() -> None:
+    while True:
+        time.sleep(BEAT_S)
+        for path in [*_owned]:
+            with suppress(OSError):  # deleted by a worker that took over
+                os.utime(path)
 
 
 def _newest(folder: Path, name: str) -> Path | None:
-    """The file of the highest generation of a claim."""
-    return max(folder.glob(f"{name}.*"), key=lambda path: int(path.suffix[1:]), default=None)
+    """Claim file with the highest generation, if any."""
+    paths = (path for path in folder.glob(f"{name}.*") if path.suffix[1:].isdecimal())
+    return max(paths, key=lambda path: int(path.suffix[1:]), default=None)
 
 
-def _read(path: Path | None) -> dict[str, Any] | None:
-    """Who owns a claim; None where it was given back or there is none."""
+def _read(path: Path) -> bytes:
+    """Read a claim file.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        ConfigError: The file cannot be read.
+    """
     try:
-        text = path.read_text(encoding="utf-8") if path is not None else ""
-    except FileNotFoundError:
-        text = ""
-    return dict(json.loads(text)) if text else None
+        return read_bytes(path, limit=LIMIT)
+    except ConfigError:
+        path.stat()
+        raise
 
 
-def _is_locked(path: Path) -> bool:
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+def _parse(path: Path, content: bytes) -> dict[str, Any]:
+    """Owner of a claim; an empty dict if the file is empty."""
+    try:
+        owner = json.loads(content) if content else {}
+        return dict(owner)
+    except (ValueError, TypeError, RecursionError):
+        raise ConfigError(
+            f"{str(path)!r} is damaged; delete it when no worker is running on this study"
+        ) from None
 
 
 def _kernel() -> str:
-    """What tells machines apart: locks are seen by all processes of one running kernel."""
+    """Id of the running kernel. Locks are visible to all processes of one kernel."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return boot.read_text().strip() if boot.exists() else platform.node()

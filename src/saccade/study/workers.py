@@ -1,4 +1,8 @@
-"""Several workers on one machine, each a process of its own that would also run on another."""
+"""Run several worker processes on one machine.
+
+The parent process replaces workers that die while work remains and kills workers that hang. No
+worker outlives the parent, however it ends.
+"""
 
 from __future__ import annotations
 
@@ -7,73 +11,185 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import NoReturn
+from uuid import uuid4
 
-from saccade.errors import Preempted, TrainingError
-from saccade.train.stops import Interrupted, StopRequest, stop_signals
+from saccade.data.bad_images import tell_once
+from saccade.errors import ConfigError, DataError, Preempted, TrainingError
+from saccade.runs import RunFolder
+from saccade.study.attempts import WORKER_ID, Attempts, one_line
+from saccade.study.idleness import IdleWatch, hang_limit_s
+from saccade.train.parent import end_with_parent
+from saccade.train.progress import print_line
+from saccade.train.signals import Interrupted, StopRequest, stop_signals
 
 __all__ = [
     "WORKER",
     "choose_gpu",
     "join_parent",
     "leave_if_asked",
+    "leave_worker",
     "raise_worker_error",
     "run_workers",
+    "tell_skipped",
 ]
 
 WORKER = "SACCADE_WORKER"
-"""Environment variable that holds a worker's index."""
+"""Environment variable that holds a worker's index on this machine."""
 
 _PARENT = "SACCADE_WORKER_PARENT"
 _COMMAND = "SACCADE_WORKER_COMMAND"
 
 POLL_S = 0.1
+STOP_S = 120.0
+"""Seconds that workers may take to save after a request to stop."""
+
+REPORTED = {
+    kind.exit_code for kind in (ConfigError, DataError, TrainingError, Preempted, Interrupted)
+}
+"""Exit codes of workers that printed an error. A replacement would fail in the same way."""
 
 
-def run_workers(module: str, arguments: Sequence[str], jobs: int) -> list[int]:
+@dataclass
+class _Worker:
+    """A worker process and its index."""
+
+    index: int
+    id: str
+    process: subprocess.Popen[bytes]
+    idle: IdleWatch = field(default_factory=IdleWatch)
+    killed_for: str = ""
+
+    def kill(self, reason: str = "") -> None:
+        """Kill the worker and its child processes."""
+        self.killed_for = self.killed_for or reason
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def death(self) -> str:
+        """Description of how the worker died."""
+        code = self.process.returncode
+        if self.killed_for:
+            return self.killed_for
+        if code == -signal.SIGKILL:
+            return "its worker was killed (SIGKILL), possibly because memory ran out"
+        if code < 0:
+            return f"its worker was ended by {signal.Signals(-code).name}"
+        return f"its worker ended with exit code {code}"
+
+
+def run_workers(
+    module: str,
+    arguments: Sequence[str],
+    jobs: int,
+    *,
+    attempts: Attempts,
+    is_work_left: Callable[[], bool],
+) -> list[int]:
     """Run `python -m module arguments` in `jobs` processes and wait for them.
 
-    Each has its share of the CPU's threads, and its index in the environment. SIGTERM and Ctrl-C
-    are passed on as SIGTERM; the workers save and leave.
+    The CPU threads are divided among the workers. Each worker finds its index in the environment.
+    A stop signal is passed on as SIGTERM, and the workers save and exit. Workers that take longer
+    than `STOP_S` are killed. A second Ctrl-C kills them at once.
+
+    Args:
+        module: Module that a worker runs.
+        arguments: Arguments of the module.
+        jobs: Number of workers.
+        attempts: Attempts of the study.
+        is_work_left: Returns True if a worker that died should be replaced.
 
     Returns:
-        The exit codes; negative ones are signals.
+        The exit codes in the order in which the workers ended; negative ones are signals.
 
     Raises:
-        Preempted: A signal asked to stop, and all workers have.
+        Preempted: A signal asked to stop and all workers have stopped.
     """
-    threads = max(1, len(os.sched_getaffinity(0)) // jobs)
-    command = [sys.executable, "-m", module, *arguments]
+    command, limit_s = [sys.executable, "-m", module, *arguments], hang_limit_s()
+    codes: list[int] = []
     with stop_signals() as stop:
-        workers = [
-            subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                env={
-                    "OMP_NUM_THREADS": str(threads),
-                    **os.environ,
-                    WORKER: str(index),
-                    _PARENT: str(os.getpid()),
-                    _COMMAND: json.dumps(sys.argv),
-                },
-                process_group=0,
-            )
-            for index in range(jobs)
-        ]
-        told = False
-        while any(worker.poll() is None for worker in workers):
-            if stop.signal and not told:
-                told = True
-                for worker in workers:
-                    worker.terminate()
-            time.sleep(POLL_S)
-    if told:
+        workers = [_start(command, index, jobs) for index in range(jobs)]
+        try:
+            while workers and not stop.signal:
+                time.sleep(POLL_S)
+                for worker in [*workers]:
+                    if _has_ended(worker, limit_s):
+                        workers.remove(worker)
+                        codes.append(worker.process.returncode)
+                        if _is_to_replace(worker, attempts, stop) and is_work_left():
+                            workers.append(_start(command, worker.index, jobs))
+            is_stopped = bool(stop.signal)
+            if workers:
+                _stop(workers)
+        except KeyboardInterrupt:
+            message = "killed the workers; saved checkpoints are intact, go on with --resume"
+            raise Interrupted(message) from None
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.process.wait()
+    if is_stopped:
         kind = Interrupted if stop.signal == signal.SIGINT else Preempted
-        raise kind("all workers stopped and saved; go on with --resume")
-    return [worker.returncode for worker in workers]
+        raise kind("all workers saved and stopped; go on with --resume")
+    return codes
+
+
+def _start(command: Sequence[str], index: int, jobs: int) -> _Worker:
+    threads = max(1, len(os.sched_getaffinity(0)) // jobs)
+    own_id = uuid4().hex
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        env={
+            "OMP_NUM_THREADS": str(threads),
+            **os.environ,
+            WORKER: str(index),
+            WORKER_ID: own_id,
+            _PARENT: str(os.getpid()),
+            _COMMAND: json.dumps(sys.argv),
+        },
+        process_group=0,
+    )
+    return _Worker(index, own_id, process)
+
+
+def _has_ended(worker: _Worker, limit_s: float) -> bool:
+    """True if a worker has ended. Kills a worker that has been idle for `limit_s`."""
+    if worker.process.poll() is not None:
+        worker.kill()  # children that it left behind
+        return True
+    if worker.idle.has_hung(worker.process.pid, limit_s):
+        worker.kill(f"its worker was idle for {limit_s:.0f} s and was killed")
+        worker.idle = IdleWatch()
+    return False
+
+
+def _is_to_replace(worker: _Worker, attempts: Attempts, stop: StopRequest) -> bool:
+    """True if a worker that ended should be replaced. Prints which run it died on."""
+    code = worker.process.returncode
+    run = attempts.note_death(worker.id, worker.death())
+    if stop.signal:
+        return False
+    if run is not None:
+        print_line(f"{run}: {worker.death()}")
+        return True
+    return code != 0 and code not in REPORTED and attempts.was_at_something(worker.id)
+
+
+def _stop(workers: Sequence[_Worker]) -> None:
+    """Ask workers to save and exit, and wait `STOP_S` for them."""
+    for worker in workers:
+        worker.process.terminate()
+    until = time.monotonic() + STOP_S
+    while any(worker.process.poll() is None for worker in workers):
+        if time.monotonic() > until:
+            print_line(f"killing workers that did not stop within {STOP_S:.0f} s")
+            return
+        time.sleep(POLL_S)
 
 
 def raise_worker_error(codes: Sequence[int], message: str) -> NoReturn:
@@ -83,32 +199,52 @@ def raise_worker_error(codes: Sequence[int], message: str) -> NoReturn:
     raise error
 
 
+def tell_skipped(run: RunFolder) -> None:
+    """Log the images that a finished run skipped, each image only once."""
+    for skipped in run.summary().get("skipped_images", {}).values():
+        for fault in skipped["faults"]:
+            tell_once(fault)
+
+
 def leave_if_asked(stop: StopRequest, between: str) -> None:
-    """Raise if a signal asked to stop, between two pieces of work, which are named."""
+    """Raise if a signal asked to stop. `between` names the units of work for the message."""
     if stop.signal:
         kind = Interrupted if stop.signal == signal.SIGINT else Preempted
         raise kind(f"stopped between {between}; go on with --resume")
 
 
 def join_parent() -> None:
-    """Tie this worker to the process that started it.
+    """Kill this worker when its parent process ends.
 
-    When that is gone it is asked to stop, as by SIGTERM; and the command that its runs write down
-    is the one that the user gave.
+    Also restores `sys.argv` of the parent, so that runs record the user's command.
     """
-    parent = int(os.environ[_PARENT])
     sys.argv = json.loads(os.environ[_COMMAND])
+    end_with_parent(int(os.environ[_PARENT]), signal.SIGKILL)
 
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=watch, daemon=True).start()
+def leave_worker(work: Callable[[], int]) -> NoReturn:
+    """Call `work` and end the process with the exit code that it returns.
+
+    The interpreter is not finalized, because this can block forever after a panic in a compiled
+    library or when memory has run out.
+    """
+    code = 1
+    try:
+        code = work()
+    except BaseException as error:
+        with suppress(BaseException):
+            sys.excepthook(type(error), error, error.__traceback__)
+        with suppress(BaseException):
+            print_line(f"a worker failed: {one_line(error)}")
+    finally:
+        with suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
 
 
 def choose_gpu() -> None:
-    """Spread the workers over the GPUs in turn; several share one where there are fewer."""
+    """Assign a GPU to this worker, round robin. Workers share GPUs if there are too few."""
     import torch
 
     if torch.cuda.is_available():

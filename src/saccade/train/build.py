@@ -1,4 +1,4 @@
-"""From a configuration to a network, and from a run folder back to one."""
+"""Build the network of a configuration, and load the trained network of a run folder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from saccade.config import Config
 from saccade.data import DatasetInfo
 from saccade.errors import ConfigError
 from saccade.models import MODELS, ViTConfig, create_model
+from saccade.models.hub import HubModel
 from saccade.runs import RunFolder
 
 __all__ = [
@@ -23,18 +24,18 @@ __all__ = [
     "set_up_training",
 ]
 
-DECIDED = {
+SET_ELSEWHERE = {
     "attention": "model.attention",
     "attention_options": "model.attention_options",
     **dict.fromkeys(
         ("num_classes", "class_names", "img_size", "in_chans", "mean", "std"), "the data set"
     ),
 }
-"""Arguments of a model that are no `model.overrides`, and what decides them."""
+"""Model arguments that `model.overrides` must not contain, and where they are set instead."""
 
 
 def build_model(config: Config, info: DatasetInfo) -> nn.Module:
-    """The network of `config.model`, fitted to the data set's classes, channels and size."""
+    """The network of `config.model` for the classes, channels and image size of a data set."""
     _check_model(config)
     arguments: dict[str, Any] = {
         "img_size": info.image_size,
@@ -57,7 +58,7 @@ def build_model(config: Config, info: DatasetInfo) -> nn.Module:
 
 
 def set_up_training(network: nn.Module, config: Config) -> None:
-    """Have the network recompute blocks and compile its parts, where the configuration says so."""
+    """Enable gradient checkpointing and compilation if the configuration asks for them."""
     if config.train.grad_checkpointing:
         network.set_grad_checkpointing(True)  # type: ignore[operator]
     if config.train.compile:
@@ -65,51 +66,76 @@ def set_up_training(network: nn.Module, config: Config) -> None:
 
 
 def _check_model(config: Config) -> None:
-    """Refuse sequence models, and overrides of what is decided elsewhere."""
+    """Raise for sequence models, and for overrides of arguments that are set elsewhere."""
     name = config.model.name
     if not isinstance(MODELS[name].config, ViTConfig):
-        raise ConfigError(f"model.name={name!r} takes sequences; training wants an image model")
+        raise ConfigError(
+            f"model.name must be an image model, got {name!r}, which takes sequences: "
+            "see `saccade list models`"
+        )
+    if config.model.overrides.get("global_pool") == "":
+        raise ConfigError(
+            "model.overrides.global_pool must be 'token', 'avg' or 'map' in training, got '': "
+            "an image has one label, and without pooling each token has logits"
+        )
     for key in config.model.overrides:
-        if key in DECIDED:
-            raise ConfigError(f"model.overrides.{key}: not set here, {DECIDED[key]} decides it")
+        if key in SET_ELSEWHERE:
+            raise ConfigError(
+                f"model.overrides must not contain {key!r}: it is set by {SET_ELSEWHERE[key]}"
+            )
 
 
 def describe_data(info: DatasetInfo) -> dict[str, Any]:
-    """The facts about a data set as JSON values, for `dataset.json`."""
+    """The description of a data set as JSON values, for `dataset.json`."""
     return asdict(info)
 
 
 def read_data_description(run: RunFolder) -> DatasetInfo:
-    """The facts about the data set that a run was trained on."""
+    """The description of the data set that a run was trained on, from its `dataset.json`."""
     values = run.dataset()
     if not values:
-        raise ConfigError(f"{str(run.path)!r} has no dataset.json: the run never started")
+        raise ConfigError(f"{str(run.path)!r} has no dataset.json: its training never started")
     tuples: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     try:
         return DatasetInfo(**tuples)
     except TypeError:
-        raise ConfigError(f"{str(run.path / 'dataset.json')!r} is not a saccade run's") from None
+        raise ConfigError(
+            f"{str(run.path / 'dataset.json')!r} does not describe a data set"
+        ) from None
 
 
 def load_model(
     run: RunFolder | str | Path, weights: Literal["best", "last"] | None = None
 ) -> tuple[nn.Module, DatasetInfo]:
-    """The trained network of a run, on CPU and in evaluation mode, and what its data was.
+    """Load the trained network of a run, on the CPU in evaluation mode, and its data description.
+
+    The model's `save_pretrained` writes a model card that describes the run.
 
     Args:
-        run: The run folder; its newest intact checkpoint is used, finished or not.
-        weights: Best on validation or last; the run's own `train.evaluate_with` by default.
+        run: The folder of a finished or unfinished run; its newest intact checkpoint is used.
+        weights: The weights that did best on validation, or the last; by default as the run's
+            `train.evaluate_with` says.
 
     Raises:
-        ConfigError: There is no run, or no intact checkpoint in it.
+        ConfigError: The folder has no run, or the run has no intact checkpoint.
     """
-    return load_weights(RunFolder.open(run), weights)[:2]
+    run = RunFolder.open(run)
+    model, info, file = load_weights(run, weights)
+    assert isinstance(model, HubModel)
+    from saccade.train.saved_model import describe_run
+
+    which: Literal["best", "last"] = "best" if file.stem == "best" else "last"
+    model.trained = describe_run(run, model, info, which)
+    return model, info
 
 
 def load_weights(
     run: RunFolder, weights: Literal["best", "last"] | None = None
 ) -> tuple[nn.Module, DatasetInfo, Path]:
-    """As `load_model`, and the file that was taken; without validation there are no best."""
+    """Do as `load_model`; return the file of weights as well.
+
+    Without validation a run has no best weights, and the last are used.
+    """
     from safetensors.torch import load_file
 
     config = run.config()

@@ -1,19 +1,18 @@
-"""A checkpoint's tensors: everything a run needs to go on as if it had never stopped.
+"""Checkpoint files: everything that a run needs to continue with the same results.
 
     model.safetensors       live weights and buffers
-    average.safetensors     their moving average, where the run keeps one
+    average.safetensors     their moving average, if the run keeps one
     best.safetensors        the weights that did best on validation so far
-    optimizer.safetensors   `<optimiser>/<slot>/<parameter>`
+    optimizer.safetensors   `<optimizer>/<slot>/<parameter>`
     generators.safetensors  states of torch's generators
-    trainer.json            position, counters, and the states of Python's and NumPy's generators
+    trainer.json            position, loss scaler, states of Python's and NumPy's generators
 
-`saccade.runs` makes the folder atomic. Names are those of the bare model, so that a checkpoint
-fits any number of processes, sharded or not, compiled or not.
+`saccade.runs` writes the folder atomically. Tensors have the names of the unwrapped model, so that
+a checkpoint fits any number of processes, sharded or not, compiled or not.
 """
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from saccade.errors import TrainingError
+from saccade.io import read_json_object, write_json
 from saccade.models.weight_files import write_tensors
 from saccade.runs import RunFolder
 from saccade.train.distributed import Ranks, full, like
@@ -36,23 +36,24 @@ __all__ = ["Position", "TrainingState", "restore", "save"]
 
 @dataclass
 class Position:
-    """Where a run stands.
+    """The progress of a run.
 
     Attributes:
         epoch: Epochs done.
-        batch: Batches done in the epoch under way.
-        step: Optimiser steps done.
-        loss_sum: Sum of the losses of the images seen in this epoch.
-        correct: Right predictions among them.
-        seen: Images seen in this epoch.
-        seconds: Time spent, over all the processes that worked on the run.
+        batch: Batches done in the current epoch.
+        step: Optimizer steps done.
+        loss_sum: Sum of the losses of the images seen in the current epoch.
+        correct: Correct predictions among them.
+        seen: Images seen in the current epoch.
+        seconds: Time spent on the run, interruptions excluded.
         best_accuracy: Best validation accuracy so far.
-        best_epoch: Epochs done when it was reached.
-        stale_epochs: Epochs since the best one.
-        plateau_epochs: Epochs without a better one since the learning rate was last cut.
-        reductions: How often `plateau` cut the learning rate.
+        best_epoch: Epochs done when `best_accuracy` was reached.
+        stale_epochs: Epochs since the last improvement.
+        plateau_epochs: Epochs since the last improvement or reduction of the learning rate.
+        reductions: How often `plateau` reduced the learning rate.
         metric_rows: Rows in `metrics.jsonl`.
-        peak_memory_mib: The most memory an epoch took, where the system says.
+        peak_memory_mib: Peak memory of any epoch; None if the system does not report it.
+        peak_memory_shared: True if that includes memory of earlier runs in the same process.
     """
 
     epoch: int = 0
@@ -69,14 +70,15 @@ class Position:
     reductions: int = 0
     metric_rows: int = 0
     peak_memory_mib: float | None = None
+    peak_memory_shared: bool = False
 
 
 @dataclass
 class TrainingState:
-    """The live objects that a checkpoint is made of."""
+    """The live objects that a checkpoint saves and restores."""
 
     model: nn.Module
-    optimisers: list[Optimizer]
+    optimizers: list[Optimizer]
     position: Position
     average: Weights | None
     best: Weights | None
@@ -84,20 +86,20 @@ class TrainingState:
 
 
 def save(run: RunFolder, state: TrainingState, ranks: Ranks, *, keep: int) -> None:
-    """Write a checkpoint of the step reached, then delete old ones; every process must call."""
+    """Write a checkpoint of the current step, then delete old ones; every process must call it."""
     files: dict[str, Weights] = {"model": _whole(state.model.state_dict())}
     if state.average is not None:
         files["average"] = _whole(state.average)
     if state.best is not None:
         files["best"] = _whole(state.best)
-    files["optimizer"] = _whole(_optimiser_tensors(state))
+    files["optimizer"] = _whole(_optimizer_tensors(state))
     files["generators"] = _generator_states()
     if not ranks.is_main:
         return
     for name, tensor in files["model"].items():
         if not tensor.isfinite().all():
             raise TrainingError(
-                f"{name} is not finite after step {state.position.step}; nothing was saved. "
+                f"{name} is not finite after step {state.position.step}; no checkpoint was saved. "
                 "Try a lower optim.lr"
             )
     with run.new_checkpoint(state.position.step) as folder:
@@ -109,13 +111,13 @@ def save(run: RunFolder, state: TrainingState, ranks: Ranks, *, keep: int) -> No
             "python": random.getstate(),
             "numpy": _numpy_state(),
         }
-        (folder / "trainer.json").write_text(json.dumps(host), encoding="utf-8")
+        write_json(folder / "trainer.json", host, indent=None)
     run.rotate(keep)
 
 
 def restore(folder: Path, state: TrainingState) -> None:
-    """Fill the live objects from a checkpoint's folder."""
-    host = json.loads((folder / "trainer.json").read_text(encoding="utf-8"))
+    """Load a checkpoint folder into the live objects."""
+    host = read_json_object(folder / "trainer.json")
     state.position = Position(**host["position"])
     _fill(state.model.state_dict(), load_file(folder / "model.safetensors"))
     if state.average is not None:
@@ -124,7 +126,7 @@ def restore(folder: Path, state: TrainingState) -> None:
         live = state.model.state_dict()
         best = load_file(folder / "best.safetensors")
         state.best = {name: like(tensor, live[name]) for name, tensor in best.items()}
-    _restore_optimisers(state, load_file(folder / "optimizer.safetensors"))
+    _restore_optimizers(state, load_file(folder / "optimizer.safetensors"))
     state.scaler.load_state_dict(host["scaler"])
     _restore_generators(load_file(folder / "generators.safetensors"))
     version, internal, gauss = host["python"]
@@ -143,26 +145,26 @@ def _fill(live: dict[str, Tensor], saved: Weights) -> None:
         tensor.copy_(like(saved[name], tensor))
 
 
-def _parameters_by_index(optimiser: Optimizer) -> dict[int, Tensor]:
-    """Parameters in the order that `state_dict` numbers them."""
-    params = [p for group in optimiser.param_groups for p in group["params"]]
+def _parameters_by_index(optimizer: Optimizer) -> dict[int, Tensor]:
+    """Parameters by their number in the optimizer's `state_dict`."""
+    params = [p for group in optimizer.param_groups for p in group["params"]]
     return dict(enumerate(params))
 
 
-def _optimiser_tensors(state: TrainingState) -> dict[str, Tensor]:
+def _optimizer_tensors(state: TrainingState) -> dict[str, Tensor]:
     names: dict[Tensor, str] = {p: name for name, p in state.model.named_parameters()}
     return {
         f"{number}/{slot}/{names[p]}": value
-        for number, optimiser in enumerate(state.optimisers)
-        for p, slots in optimiser.state.items()
+        for number, optimizer in enumerate(state.optimizers)
+        for p, slots in optimizer.state.items()
         for slot, value in slots.items()
     }
 
 
-def _restore_optimisers(state: TrainingState, saved: Weights) -> None:
+def _restore_optimizers(state: TrainingState, saved: Weights) -> None:
     params = dict(state.model.named_parameters())
-    for number, optimiser in enumerate(state.optimisers):
-        index = {p: i for i, p in _parameters_by_index(optimiser).items()}
+    for number, optimizer in enumerate(state.optimizers):
+        index = {p: i for i, p in _parameters_by_index(optimizer).items()}
         slots: dict[int, dict[str, Any]] = {}
         for key, value in saved.items():
             owner, slot, name = key.split("/", 2)
@@ -170,8 +172,8 @@ def _restore_optimisers(state: TrainingState, saved: Weights) -> None:
                 p = params[name]
                 placed = like(value, p) if value.shape == p.shape else value
                 slots.setdefault(index[p], {})[slot] = placed
-        groups = optimiser.state_dict()["param_groups"]
-        optimiser.load_state_dict({"state": slots, "param_groups": groups})
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": slots, "param_groups": groups})
 
 
 def _generator_states() -> Weights:

@@ -1,8 +1,8 @@
-"""The processes of a run, one or many, behind one face.
+"""The processes of a run, one or many, with one interface.
 
 `torchrun` or `accelerate launch` starts them; accelerate connects them (NCCL on GPUs, gloo on CPU)
-and wraps the model for DDP. FSDP2 is torch's `fully_shard`, a block at a time. With one process
-nothing is connected and every method is free.
+and wraps the model for DDP. FSDP2 is torch's `fully_shard`, one block at a time. With one process
+there is no process group and the methods cost nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import signal
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -17,33 +18,44 @@ import torch
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError
+from saccade.train.parent import end_with_parent
 
 __all__ = ["Ranks", "connect", "full", "like"]
 
 
+LAUNCHED = "TORCHELASTIC_RUN_ID"
+"""Set by `torchrun` and `accelerate launch`, whose processes have the launcher as their parent."""
+
+LAUNCHER_GONE_S = 60.0
+"""Seconds that a process may take to save after its launcher has ended."""
+
 _LEFT: list[object] = []
-"""Groups that were left. A wrapped model that outlives its group would otherwise own it alone, and
-end it with the interpreter's lock held while a thread of the group waits for that lock: a deadlock.
+"""Destroyed process groups. Without this list a wrapped model could hold the last reference to its
+group; freeing it would wait, with the GIL held, for a thread that waits for the GIL: a deadlock.
 """
+
+
+_is_tied = [False]
+"""True once this process is set to end with its launcher."""
 
 
 @atexit.register
 def _forget() -> None:
-    """End the groups while their threads can take that lock.
+    """Free the groups while their threads can still take the GIL.
 
-    Once the interpreter is being finalised, asking for it ends a thread and with it the process:
-    one in six runs of two processes under load ended with SIGABRT after all was written.
+    During interpreter shutdown a thread that asks for the GIL is ended, and the process with it: it
+    may exit with SIGABRT after everything was written.
     """
-    gc.collect()  # models in cycles
+    gc.collect()  # models in reference cycles
     _LEFT.clear()
 
 
 class Ranks:
-    """This process among its peers.
+    """This process and the others of the run.
 
     Args:
-        device: Where this process computes.
-        accelerator: accelerate's handle where there is more than one process.
+        device: The device of this process.
+        accelerator: accelerate's `Accelerator`, if there is more than one process.
     """
 
     def __init__(self, device: torch.device, accelerator: Any = None) -> None:
@@ -54,11 +66,11 @@ class Ranks:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that writes."""
+        """True in the process that writes files."""
         return self.rank == 0
 
     def wrap(self, model: nn.Module, strategy: Literal["ddp", "fsdp"]) -> nn.Module:
-        """The model as it is to be called: itself, DDP around it, or sharded in place."""
+        """The model to call: unchanged, wrapped by DDP, or sharded in place."""
         if self.world_size == 1:
             return model
         if strategy == "fsdp":
@@ -67,7 +79,7 @@ class Ranks:
         return wrapped
 
     def syncing(self, model: nn.Module, *, now: bool) -> AbstractContextManager[None]:
-        """Exchange gradients in this backward pass, or hold them back for a later one."""
+        """Context in which a backward pass exchanges gradients only if `now`."""
         if self.world_size == 1:
             return nullcontext()
         if set_sync := getattr(model, "set_requires_gradient_sync", None):
@@ -91,11 +103,14 @@ class Ranks:
 
     def first(self, value: Any) -> Any:
         """The first value, in the order of ranks, that is not None."""
-        if self.world_size == 1:
-            return value
-        values: list[Any] = [None] * self.world_size
-        torch.distributed.all_gather_object(values, value)
-        return next((v for v in values if v is not None), None)
+        return next((v for v in self.gather(value) if v is not None), None)
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all processes, in the order of ranks."""
+        values: list[Any] = [value] * self.world_size
+        if self.world_size > 1:
+            torch.distributed.all_gather_object(values, value)
+        return values
 
     def from_main(self, value: Any) -> Any:
         """The main process's value."""
@@ -106,25 +121,33 @@ class Ranks:
         return box[0]
 
     def share_buffers(self, model: nn.Module) -> None:
-        """Give every process the main one's buffers, such as running means."""
+        """Copy the buffers of the main process, such as running means, to all processes."""
         if self.world_size > 1:
             for buffer in model.buffers():
                 torch.distributed.broadcast(buffer, src=0)
 
     def close(self) -> None:
-        """Take leave of the other processes."""
+        """Destroy the process group."""
         if self.world_size > 1 and torch.distributed.is_initialized():
             _LEFT.append(torch.distributed.group.WORLD)
             torch.distributed.destroy_process_group()
 
 
 def connect(device: Literal["auto", "cpu", "cuda"]) -> Ranks:
-    """Join the other processes of the launch, if there are any, and pick the device."""
+    """Connect to the other processes of the launch, if there are any, and choose the device.
+
+    If the launcher is killed, this process gets SIGTERM, and is killed if it does not end.
+    """
     if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device='cuda': torch sees no CUDA device here; use cpu or auto")
+        raise ConfigError(
+            "device must be 'cpu' or 'auto' here, got 'cuda': torch finds no CUDA device"
+        )
     on_cpu = device == "cpu" or not torch.cuda.is_available()
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return Ranks(torch.device("cpu" if on_cpu else "cuda"))
+    if LAUNCHED in os.environ and not _is_tied[0]:
+        _is_tied[0] = True
+        end_with_parent(os.getppid(), signal.SIGTERM, grace_s=LAUNCHER_GONE_S)
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=on_cpu)
@@ -132,13 +155,13 @@ def connect(device: Literal["auto", "cpu", "cuda"]) -> Ranks:
 
 
 def full(tensor: Tensor) -> Tensor:
-    """A tensor's whole value in host memory; every process must ask when it is sharded."""
+    """The unsharded tensor in host memory; every process must call it if the tensor is sharded."""
     whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return whole.detach().cpu().contiguous().clone()
 
 
 def like(whole: Tensor, target: Tensor) -> Tensor:
-    """A whole tensor moved, or sharded, as `target` is."""
+    """An unsharded tensor moved to the device of `target`, and sharded like it."""
     if not hasattr(target, "device_mesh"):
         return whole.to(target.device)
     from torch.distributed.tensor import DTensor, distribute_tensor

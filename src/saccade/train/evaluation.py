@@ -1,7 +1,7 @@
-"""Evaluation as exact integer counts, the same on any number of processes.
+"""Evaluation by exact integer counts, which do not depend on the number of processes.
 
-Accuracy is a ratio of two integers that are summed over batches and ranks; rows that only pad a
-batch (`valid` is False) count nowhere. Every image's prediction is kept, in the order of the split.
+Accuracy is the ratio of two integers that are summed over batches and ranks. Rows that pad a batch
+(`valid` is False) are not counted. The prediction of every image is kept, in the split's order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from saccade.data import Loader
 from saccade.errors import TrainingError
 from saccade.train.distributed import Ranks
-from saccade.train.memory import batch_that_fits, too_many_images, unless_out_of_memory
+from saccade.train.memory import batch_that_fits, too_many_images, translate_out_of_memory
 
 __all__ = ["Evaluation", "evaluate", "evaluate_fitting"]
 
@@ -31,7 +31,7 @@ Seen = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 class EpochSource(Protocol):
-    """What evaluation asks of a loader."""
+    """The part of a loader that evaluation uses."""
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Any:
         """The batches of one epoch."""
@@ -42,14 +42,14 @@ class Evaluation:
     """Counts over a whole split.
 
     Attributes:
-        correct: Images whose most likely class is right.
+        correct: Images whose most likely class is correct.
         correct_top5: Images whose class is among the five most likely.
-        count: Images.
+        count: Images that were evaluated.
         loss_sum: Sum of the cross entropies.
         confusion: (K, K) counts, true class by row.
-        bin_counts: Images by confidence of the prediction, in equal bins.
-        bin_correct: Right ones among them.
-        bin_confidence: Sums of their confidences.
+        bin_counts: Images by confidence of the prediction, in bins of equal width.
+        bin_correct: Correct predictions in each bin.
+        bin_confidence: Sum of the confidences in each bin.
         predictions: `target` and `predicted` (int32) and `confidence` (float32), one entry an
             image of the split; `predicted` is -1 for an image that could not be read.
         seconds: Time it took.
@@ -65,6 +65,11 @@ class Evaluation:
     bin_confidence: Tensor
     predictions: dict[str, NDArray[Any]]
     seconds: float
+
+    @property
+    def skipped(self) -> int:
+        """Images that could not be read, and are not counted."""
+        return len(self.predictions["target"]) - self.count
 
     @property
     def accuracy(self) -> float:
@@ -89,7 +94,7 @@ class Evaluation:
 
     @property
     def class_accuracy(self) -> list[float | None]:
-        """Accuracy for each true class; None for one without images."""
+        """Accuracy of each true class; None for a class without images."""
         rows = zip(self.confusion.diagonal().tolist(), self.confusion.sum(1).tolist(), strict=True)
         return [right / count if count else None for right, count in rows]
 
@@ -102,14 +107,15 @@ def evaluate_fitting(
     autocast: torch.dtype | None,
     advice: str,
 ) -> Evaluation:
-    """Do as `evaluate` does; where memory runs out, say how many images at once would fit.
+    """Call `evaluate`; if memory runs out, the error says how many images at once would fit.
 
     Args:
-        model: As for `evaluate`.
-        loader: As there.
-        ranks: As there.
-        autocast: As there.
-        advice: What to set then; `{}` stands for how many fit, over all processes.
+        model: See `evaluate`.
+        loader: See `evaluate`.
+        ranks: See `evaluate`.
+        autocast: See `evaluate`.
+        advice: The setting to change, with `{}` for the number of images that fit, over all
+            processes.
 
     Raises:
         TrainingError: Memory ran out.
@@ -117,15 +123,16 @@ def evaluate_fitting(
     info = loader.info
     size = min(loader.batch_size, len(loader.split))
 
-    def tell() -> TrainingError:
+    def make_error() -> TrainingError:
         shape = (size, info.channels, *info.image_size)
         fits = batch_that_fits(model.eval(), shape, ranks.device, autocast, backward=False)
         asked = f"{size} images at once do not fit on {ranks.device} in evaluation"
         return too_many_images(asked, fits, advice.format(fits * ranks.world_size))
 
     classes = info.num_classes
-    return unless_out_of_memory(
-        lambda: evaluate(model, loader, num_classes=classes, ranks=ranks, autocast=autocast), tell
+    return translate_out_of_memory(
+        lambda: evaluate(model, loader, num_classes=classes, ranks=ranks, autocast=autocast),
+        make_error,
     )
 
 
@@ -138,12 +145,12 @@ def evaluate(
     ranks: Ranks,
     autocast: torch.dtype | None = None,
 ) -> Evaluation:
-    """Run the model over a split and count, over all processes.
+    """Run the model over a split and sum the counts over all processes.
 
     Args:
-        model: As it is called in training; left in the mode it was in.
-        loader: Batches of this process's share.
-        num_classes: Length of a row of logits.
+        model: The network as it is called in training; its training mode is restored.
+        loader: The batches of this process.
+        num_classes: Number of logits of an image.
         ranks: The processes to sum over.
         autocast: Lower precision for the forward pass, if any.
     """
@@ -189,9 +196,9 @@ def evaluate(
 
 
 def _in_order(seen: list[Seen], ranks: Ranks) -> dict[str, NDArray[Any]]:
-    """The predictions of all processes, each at its image's place in the split.
+    """The predictions of all processes, in the order of the split.
 
-    Every image is valid in one place of one process, so a sum over processes is a merge.
+    Every image is valid once, in one process, so that a sum over processes merges them.
     """
     index, valid, targets, predicted, confidence = (
         torch.cat([batch[column] for batch in seen]) for column in range(5)
@@ -200,12 +207,12 @@ def _in_order(seen: list[Seen], ranks: Ranks) -> dict[str, NDArray[Any]]:
     places = index[valid]
     classes = torch.zeros(2, size, dtype=torch.int32, device=index.device)
     classes[0, places] = targets[valid].int() + 1
-    classes[1, places] = predicted[valid].int() + 1  # 0 stays where no image was read
-    sureness = torch.zeros(size, device=index.device)
-    sureness[places] = confidence[valid].float()
+    classes[1, places] = predicted[valid].int() + 1  # 0: the image could not be read
+    certainty = torch.zeros(size, device=index.device)
+    certainty[places] = confidence[valid].float()
     target, chosen = ranks.sum(classes).cpu().numpy() - np.int32(1)
     return {
         "target": target,
         "predicted": chosen,
-        "confidence": ranks.sum(sureness).cpu().numpy(),
+        "confidence": ranks.sum(certainty).cpu().numpy(),
     }

@@ -1,11 +1,9 @@
-"""Stopping before a non-finite step lands, and naming the layer it came from.
+"""Detect non-finite steps before they change the weights, and find the layer they come from.
 
-A trained model whose outputs are not finite is refused by the same means.
-
-The loss and the gradient norm of every step are judged on the device. The first bad step raises a
-flag there that the optimisers obey, so the weights stay as they were, and that the host reads only
-now and then. The step is then played again, layer by layer: its data, weights and randomness are
-all known.
+The loss and the gradient norm of every step are checked on the device. The first bad step sets a
+flag on the device; while it is set, the optimizers leave the weights unchanged. The host reads the
+flag only now and then. It then repeats the step with the same data, weights and random numbers, and
+checks every layer. Non-finite outputs of a trained model are traced in the same way.
 """
 
 from __future__ import annotations
@@ -30,10 +28,10 @@ class FiniteGuard:
         self.found_inf = torch.zeros((), device=device)
 
     def watch(self, step: int | Tensor, loss: Tensor, norm: Tensor) -> None:
-        """Judge one step; after a bad one `found_inf` stays 1."""
+        """Check one step; after a bad one `found_inf` stays 1."""
         finite = (loss.detach() + norm).abs() < torch.inf
-        settled = finite | (self._first_bad >= 0)
-        self._first_bad.copy_(torch.where(settled, self._first_bad, step))
+        is_unchanged = finite | (self._first_bad >= 0)
+        self._first_bad.copy_(torch.where(is_unchanged, self._first_bad, step))
         self.found_inf.copy_(self._first_bad >= 0)
 
     def bad_step(self) -> int:
@@ -42,14 +40,14 @@ class FiniteGuard:
 
 
 def first_bad_layer(model: nn.Module, backward: Callable[[], Any]) -> str | None:
-    """Run a forward and backward pass and say where the first non-finite number appears.
+    """Run a forward and backward pass; return where the first non-finite number appears.
 
     Args:
         model: The network, unwrapped and not compiled.
         backward: Runs both passes on the step's batch.
 
     Returns:
-        A phrase such as "output of blocks.3.attn", or None where all is finite.
+        A phrase such as "output of blocks.3.attn", or None if all numbers are finite.
     """
     for name, p in model.named_parameters():
         if not _finite(p):
@@ -74,14 +72,14 @@ def first_bad_layer(model: nn.Module, backward: Callable[[], Any]) -> str | None
 
 
 def check_outputs(model: nn.Module, images: Tensor, logits: Tensor) -> None:
-    """Refuse what a trained model put out for some images where it is not finite."""
+    """Raise if the logits that a trained model computed for the images are not finite."""
     if not _finite(logits):
         raise outputs_error(model, [images])
 
 
 @torch.no_grad()
 def outputs_error(model: nn.Module, batches: Iterable[Tensor]) -> TrainingError:
-    """The error of a trained model whose outputs for some of the batches are not finite."""
+    """The error for non-finite outputs of a trained model; it names the layer if one is found."""
     places = (first_bad_layer(model, partial(model, images)) for images in batches)
     where = next((place for place in places if place), None)
     return TrainingError(

@@ -1,4 +1,4 @@
-"""Weights to start from that other runs start from too: what fits is taken, and written down."""
+"""Initial weights from a file: matching tensors are copied, and their names are recorded."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError
+from saccade.io import open_regular
 from saccade.runs import RunFolder
 
 __all__ = ["InitialWeights", "check_initial"]
@@ -20,7 +21,7 @@ __all__ = ["InitialWeights", "check_initial"]
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """The tensors of a safetensors file, and the hash that a run remembers them by."""
+    """The tensors of a safetensors file, and the hash that a run records."""
 
     name: str
     sha256: str
@@ -31,10 +32,11 @@ class InitialWeights:
         """Read a file.
 
         Raises:
-            ConfigError: It is missing, or no whole safetensors file.
+            ConfigError: The file is missing, or not a whole safetensors file.
         """
         try:
-            content = Path(path).read_bytes()
+            with open_regular(Path(path)) as file:
+                content = file.read()
             tensors = load(content)
         except OSError as error:
             reason = error.strerror or error
@@ -47,9 +49,10 @@ class InitialWeights:
 
     @torch.no_grad()
     def fill(self, network: nn.Module) -> dict[str, Any]:
-        """Copy what has the same name and shape; say, for `initial.json`, what that was.
+        """Copy tensors of the same name and shape into the network; return the record of it.
 
-        What only this network has, such as the features of its attention, keeps its own start.
+        Other tensors of the network, such as the features of its attention, keep their values. The
+        record is written to `initial.json`.
 
         Raises:
             ConfigError: No tensor fits.
@@ -65,19 +68,19 @@ class InitialWeights:
         if not taken:
             raise ConfigError(
                 f"initial weights {self.name!r}: none of its {len(self.tensors)} tensors has the "
-                f"name and shape of one of the model's, such as {own[0]!r}"
+                f"name and shape of a tensor of the model, such as {own[0]!r}"
             )
         return {"file": self.name, "sha256": self.sha256, "taken": taken, "own": own}
 
 
 def check_initial(run: RunFolder, initial: InitialWeights | None) -> None:
-    """Refuse to go on with a run that started from other weights."""
+    """Raise if a run without checkpoint started from other weights than the given ones."""
     recorded = run.initial().get("sha256")
     given = initial.sha256 if initial is not None else None
     if recorded is not None and given is None:
         raise ConfigError(
             f"{str(run.path)!r} started from given weights ({run.initial()['file']}) and has no "
-            "checkpoint: go on with the command that gave them"
+            "checkpoint: continue it with the command that it was started with"
         )
     if recorded is not None and given != recorded:
         raise ConfigError(f"{str(run.path)!r} started from other weights than those given")

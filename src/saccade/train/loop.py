@@ -1,13 +1,12 @@
 """The training loop: epochs of steps, validation, best weights, checkpoints, a test at the end.
 
-The host waits for the device only every `run.log_every_steps`, at the end of an epoch and to save.
+The host waits for the device only at logged steps, at the end of an epoch and for a checkpoint.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from signal import SIGINT
@@ -26,11 +25,12 @@ from saccade.train.distributed import Ranks
 from saccade.train.evaluation import Evaluation, evaluate_fitting
 from saccade.train.guard import outputs_error
 from saccade.train.initial import InitialWeights
-from saccade.train.memory import peak_memory_mib, start_peak_memory
+from saccade.train.memory import holds_earlier_runs, peak_memory_mib, start_peak_memory
 from saccade.train.progress import Reporter
+from saccade.train.run_summary import last_val_accuracy, median_speed, skipped_images
 from saccade.train.schedules import learning_rate_factor
+from saccade.train.signals import Interrupted, StopRequest
 from saccade.train.step import Stepper
-from saccade.train.stops import Interrupted, StopRequest
 from saccade.train.trackers import Tracker
 from saccade.train.weights import Weights, snapshot, swapped_in
 
@@ -38,24 +38,24 @@ __all__ = ["EpochWatcher", "Trainer"]
 
 EpochWatcher = Callable[[Mapping[str, Any]], None]
 
-SMALLEST_SCALE = 2.0**-16
+MIN_SCALE = 2.0**-16
 
 
 class Trainer:
-    """One run.
+    """The training of one run.
 
     Args:
-        config: What to do.
+        config: The configuration of the run.
         splits: The data.
-        run: Where to write.
+        run: The run folder to write.
         ranks: The processes that share the work.
-        reporter: Whom to tell.
-        stop: Whether a signal asked to stop.
-        on_epoch: Told each epoch's row of metrics.
+        reporter: Shows the progress.
+        stop: Holds the signal that asked to stop, if any.
+        on_epoch: Called with each epoch's row of metrics.
         initial: Weights to start from.
 
     Attributes:
-        trackers: Whom to pass the metrics on to; none until they are set.
+        trackers: Receive the metrics as well; empty until set.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Trainer:
         self._saved_step = -1
 
     def resume(self, saved: Checkpoint) -> None:
-        """Go back to where a checkpoint was written; the run folder stays as it is."""
+        """Restore the state saved in a checkpoint; the run folder is not changed."""
         state = self._state()
         checkpoint.restore(saved.path, state)
         self.at, self.best = state.position, state.best
@@ -101,16 +101,20 @@ class Trainer:
         self.stepper.set_totals(*mine)
         self._saved_step = saved.step
 
-    def rewind_metrics(self) -> None:
-        """Drop the rows after the checkpoint; say so where some from before it are lost."""
-        kept, written = self.run.rewind_metrics(self.at.metric_rows), self.at.metric_rows
+    def rewind_metrics(self, saved: Checkpoint) -> None:
+        """Drop the rows written after the checkpoint; report rows from before it that are lost."""
+        written = self.at.metric_rows
+        kept = self.run.rewind_metrics(written, saved)
         if kept < written:
-            self.reporter.note(f"metrics.jsonl has only {kept} of {written} rows: going on without")
+            self.reporter.note(
+                f"metrics.jsonl has only {kept} of {written} rows: continuing without the others"
+            )
             self.at.metric_rows = kept
 
     def fit(self) -> dict[str, Any]:
         """Train to the end, test once, and return the summary."""
         epochs = self.config.train.epochs
+        self.at.peak_memory_shared |= holds_earlier_runs(self.ranks.device)
         self.reporter.start(epochs * len(self.train_loader), self.at.step)
         while self.at.epoch < epochs and not self._out_of_patience():
             self.train_epoch()
@@ -118,14 +122,18 @@ class Trainer:
         return self._finish()
 
     def write_status(self, state: str, message: str = "") -> None:
-        """Write where the run stands to `status.json`."""
+        """Write the state and position of the run to `status.json`."""
         if self.ranks.is_main:
-            position = {"epoch": self.at.epoch, "step": self.at.step}
-            values = {"state": state, **position, "message": message, "pid": os.getpid()}
-            self.run.write("status.json", {**values, "updated": time.time()})
+            self.run.write("status.json", self.status(state, message))
+
+    def status(self, state: str, message: str = "") -> dict[str, Any]:
+        """The state and position of the run, as in `status.json`."""
+        position = {"epoch": self.at.epoch, "step": self.at.step}
+        here = {"pid": os.getpid(), "updated": time.time()}
+        return {"state": state, **position, "message": message, **here}
 
     def train_epoch(self) -> None:
-        """Take the steps of the epoch under way, from wherever it stands."""
+        """Take the remaining steps of the current epoch."""
         self.stepper.network.train()
         start_peak_memory(self.ranks.device)
         self._epoch_start = (time.perf_counter(), self.at.batch)
@@ -136,23 +144,23 @@ class Trainer:
             self.at.batch += 1
             self._after_step(loss)
 
-    def rehearse(self) -> float:
-        """Take the next step, which is not counted; give its loss."""
+    def dry_run(self) -> float:
+        """Take the next step without counting it; return its loss."""
         self.stepper.network.train()
         batch = next(self.train_loader.epoch(self.at.epoch, start_batch=self.at.batch))
         return float(self.stepper.run(batch, self.at.step, self._factor()))
 
     def _after_step(self, loss: torch.Tensor) -> None:
         run = self.config.run
-        together = self.at.step % run.log_every_steps == 0
-        if together or self.stepper.sharded:
+        is_logged = self.at.step % run.log_every_steps == 0
+        if is_logged or self.stepper.sharded:
             self._stop_if_bad()
-        if together:
+        if is_logged:
             self._log_step(float(loss))
         if self.at.batch == len(self.train_loader):
-            return  # the end of the epoch saves and stops
+            return  # `_end_epoch` saves and stops
         due = run.checkpoint_every_steps and self.at.step % run.checkpoint_every_steps == 0
-        signal = self._asked_to_stop(now=together)
+        signal = self._asked_to_stop(now=is_logged)
         if due or signal:
             self._save()
         if signal:
@@ -168,7 +176,7 @@ class Trainer:
         self.at.epoch, self.at.batch = self.at.epoch + 1, 0
         self.stepper.set_totals(0.0, 0, 0)
         validation = self._evaluate(self.val_loader, self._averaged())
-        self._judge(validation)
+        self._track_best(validation)
         row = self._write_row(
             kind="epoch",
             epoch=self.at.epoch,
@@ -190,8 +198,8 @@ class Trainer:
         if signal:
             self._leave(signal)
 
-    def _judge(self, validation: Evaluation | None) -> None:
-        """Keep the best weights, the later of equals, and count the epochs without better ones."""
+    def _track_best(self, validation: Evaluation | None) -> None:
+        """Keep the best weights (the later on a tie) and count the epochs without improvement."""
         if validation is None:
             return
         at, before = self.at, self.at.best_accuracy
@@ -216,7 +224,7 @@ class Trainer:
         selected = "best" if has_best and self.config.train.evaluate_with == "best" else "last"
         test = best if selected == "best" else last
         if test is not None:
-            counts = {"correct": test.correct, "count": test.count}
+            counts = {"correct": test.correct, "count": test.count, "skipped": test.skipped}
             self._write_row(kind="test", accuracy=test.accuracy, loss=test.loss, **counts)
             if self.ranks.is_main:
                 self.run.write_predictions(test.predictions)
@@ -226,51 +234,42 @@ class Trainer:
             "test_accuracy": test.accuracy if test else None,
             "test_loss": test.loss if test else None,
             "test_count": test.count if test else 0,
+            "test_skipped": test.skipped if test else 0,
             "selected": selected,
             "test_accuracy_best": best.accuracy if best else None,
             "test_accuracy_last": last.accuracy if last else None,
             "val_accuracy_best": self.at.best_accuracy,
-            "val_accuracy_last": self._last_val_accuracy(epochs),
+            "val_accuracy_last": last_val_accuracy(epochs, self.at.epoch),
             "best_epoch": self.at.best_epoch if has_best else None,
             "epochs": self.at.epoch,
             "steps": self.at.step,
             "seconds": round(self.at.seconds, 2),
-            **self._speed(epochs),
+            **median_speed(epochs, self.train_loader.num_images),
             "peak_memory_mib": self.at.peak_memory_mib,
+            "peak_memory_shared": self.at.peak_memory_shared,
             "parameters": self.parameters,
             "flops": self.flops,
             "model": self.config.model.name,
             "attention": self.attention,
             "dataset": self.splits.info.name,
             "seed": self.config.run.seed,
+            "skipped_images": skipped_images(
+                {"train": self.train_loader, "val": self.val_loader, "test": loader}, self.ranks
+            ),
         }
-
-    def _speed(self, epochs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-        """The median epoch's, by their rows; None where those are lost."""
-        speeds = [row["img_per_s"] for row in epochs]
-        if not speeds:
-            return {"seconds_per_epoch": None, "img_per_s": None}
-        img_per_s = statistics.median(speeds[1:] or speeds)  # the first epoch warms up
-        images = len(self.train_loader) * self.config.train.batch_size
-        return {"seconds_per_epoch": round(images / img_per_s, 4), "img_per_s": img_per_s}
-
-    def _last_val_accuracy(self, epochs: Sequence[Mapping[str, Any]]) -> float | None:
-        """That of the last epoch, by its row; None without validation, or where the row is lost."""
-        rows = [row for row in epochs if row["epoch"] == self.at.epoch]
-        return rows[0]["val_accuracy"] if rows else None
 
     def _train_loader(self) -> Loader:
         train, world = self.config.train, self.ranks.world_size
         if train.batch_size % (world * train.accumulation):
             raise ConfigError(
-                f"train.batch_size={train.batch_size} cannot be cut into {world} rank(s) x "
-                f"accumulation={train.accumulation} equal pieces"
+                f"train.batch_size must be a multiple of {world} rank(s) x "
+                f"train.accumulation={train.accumulation}, got {train.batch_size}"
             )
         full_batches = len(self.splits.train) >= train.batch_size
         return self._loader(self.splits.train, train.batch_size // world, full_batches)
 
     def _loader(self, split: Split, batch_size: int, drop_last: bool | None = None) -> Loader:
-        """A loader of this process's share; for training where `drop_last` is said."""
+        """A loader of this process's share; it shuffles and augments if `drop_last` is given."""
         training = drop_last is not None
         return make_loader(
             split,
@@ -312,7 +311,7 @@ class Trainer:
         return result
 
     def _outputs_error(self, loader: Loader) -> TrainingError:
-        """The error of outputs that are not finite; with sharded weights no layer is looked for."""
+        """The error of non-finite outputs; it names the layer unless weights are sharded."""
         network, autocast = self.stepper.network.eval(), self.stepper.autocast
         if self.config.train.compile:
             network.set_compiled(False)  # type: ignore[operator]
@@ -335,7 +334,7 @@ class Trainer:
         return patience is not None and self.at.stale_epochs >= patience
 
     def _asked_to_stop(self, *, now: bool) -> int:
-        """The signal that asked to stop; many processes agree on it only every so often."""
+        """The signal that asked to stop, or 0; several processes compare theirs only if `now`."""
         if self.ranks.world_size == 1:
             return self.stop.signal
         return self.ranks.highest(self.stop.signal)[0] if now else 0
@@ -345,10 +344,10 @@ class Trainer:
         raise kind(f"stopped at step {self.at.step} and saved; go on with --resume")
 
     def _stop_if_bad(self) -> None:
-        """Raise if a step since the last look was not finite; its update did not happen."""
+        """Raise if a step since the last call was not finite; the weights kept their values."""
         scaler = self.stepper.scaler
-        if scaler.is_enabled() and scaler.get_scale() < SMALLEST_SCALE:
-            raise TrainingError("fp16 overflows at any loss scale; use train.precision=bf16")
+        if scaler.is_enabled() and scaler.get_scale() < MIN_SCALE:
+            raise TrainingError("fp16 overflows at every loss scale; use train.precision=bf16")
         bad = self.ranks.highest(self.stepper.guard.bad_step())[0]
         if bad < 0:
             return
@@ -370,8 +369,9 @@ class Trainer:
         self._write_row(kind="step", epoch=self.at.epoch, loss=loss, lr=lr, img_per_s=speed)
 
     def _since(self, start: tuple[float, int], batches: int) -> tuple[float, int]:
-        """Seconds and images since a moment and a count of batches."""
-        images = (batches - start[1]) * self.config.train.batch_size
+        """Seconds and images since `start`, a pair of a time and a count of batches."""
+        loader = self.train_loader
+        images = (batches - start[1]) * loader.num_images // len(loader)
         return max(time.perf_counter() - start[0], 1e-9), images
 
     def _write_row(self, *, kind: str, **values: Any) -> Mapping[str, Any]:
@@ -401,7 +401,7 @@ class Trainer:
         stepper = self.stepper
         return checkpoint.TrainingState(
             model=stepper.network,
-            optimisers=stepper.optimisers,
+            optimizers=stepper.optimizers,
             position=self.at,
             average=self._averaged(),
             best=self.best,

@@ -1,7 +1,8 @@
-"""Memory: how much a run took at most, whether it ran out, and the batch that fits."""
+"""Memory: the peak of a run, out-of-memory errors, and the batch size that fits."""
 
 from __future__ import annotations
 
+import errno
 import gc
 from collections.abc import Callable
 from pathlib import Path
@@ -14,21 +15,34 @@ from saccade.errors import TrainingError
 
 __all__ = [
     "batch_that_fits",
+    "holds_earlier_runs",
     "is_out_of_memory",
     "peak_memory_mib",
     "start_peak_memory",
     "too_many_images",
-    "unless_out_of_memory",
+    "translate_out_of_memory",
 ]
 
 T = TypeVar("T")
 
 MIB = 1 << 20
 _PROCESS = Path("/proc/self")
+_devices_used: set[str] = set()
+"""Device types on which this process has started a run."""
+
+
+def holds_earlier_runs(device: torch.device) -> bool:
+    """True if the peak memory of the run that starts now includes memory of earlier runs.
+
+    The CPU peak is that of the process, which keeps memory that earlier runs have freed.
+    """
+    is_first = device.type not in _devices_used
+    _devices_used.add(device.type)
+    return device.type != "cuda" and not is_first
 
 
 def start_peak_memory(device: torch.device) -> None:
-    """Forget the peak so far."""
+    """Reset the peak."""
     if device.type == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.reset_peak_memory_stats(device)
@@ -36,13 +50,13 @@ def start_peak_memory(device: torch.device) -> None:
     try:
         (_PROCESS / "clear_refs").write_text("5")
     except OSError:
-        return  # not Linux, or not allowed: the peak is then that of the whole process
+        return  # not Linux, or not permitted: the peak is then that of the whole process
 
 
 def peak_memory_mib(device: torch.device) -> float | None:
-    """The most memory since `start_peak_memory`: torch's tensors on a GPU, else the whole process.
+    """Peak memory since `start_peak_memory`: torch's tensors on a GPU, else the whole process.
 
-    None where the system does not say.
+    None if the system does not report it.
     """
     if device.type == "cuda":
         return round(torch.cuda.max_memory_allocated(device) / MIB, 1)
@@ -54,39 +68,47 @@ def peak_memory_mib(device: torch.device) -> float | None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that the device or the host has no memory left."""
+    """True if the error means that the device or the host is out of memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
     words = (
         "can't allocate memory",
         "could not create a primitive",
-    )  # torch's and oneDNN's, on CPU
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+        "can't start new thread",
+    )  # torch's, oneDNN's and Python's, on CPU
+    if type(error).__name__ == "PanicException":  # safetensors'; not a subclass of Exception
+        words = ("PyObject pointer is null", "memory allocation", "capacity overflow")
+    elif not isinstance(error, RuntimeError):
+        return False
+    return any(word in str(error) for word in words)
 
 
-def unless_out_of_memory(act: Callable[[], T], tell: Callable[[], TrainingError]) -> T:
-    """What `act` gives; where memory runs out in it, the error that `tell` makes is raised."""
+def translate_out_of_memory(act: Callable[[], T], make_error: Callable[[], TrainingError]) -> T:
+    """Return `act()`; if it runs out of memory, raise `make_error()` instead."""
     try:
         return act()
-    except (RuntimeError, MemoryError) as error:
+    except BaseException as error:
         if not is_out_of_memory(error):
             raise
-    # Out of the handler, whose traceback holds on to the tensors.
-    raise tell()
+    # Outside the handler, because the traceback keeps the tensors alive.
+    raise make_error()
 
 
 def too_many_images(asked: str, fits: int, advice: str) -> TrainingError:
-    """The error of a batch that does not fit.
+    """The error of a batch that does not fit into memory.
 
     Args:
-        asked: How many images at once did not fit, and where.
-        fits: How many would; 0 where not even one does.
-        advice: What to set to have so many.
+        asked: A clause that names the number of images and the device, such as "8 images at once do
+            not fit on cuda".
+        fits: The number of images that fit; 0 if not even one does.
+        advice: The setting that uses this number.
     """
-    told = f"out of memory: {asked}"
+    message = f"out of memory: {asked}"
     if not fits:
-        return TrainingError(f"{told}, and neither does one; use a smaller model or image size")
-    return TrainingError(f"{told}, {fits} do: use {advice}")
+        return TrainingError(f"{message}, and neither does one; use a smaller model or image size")
+    return TrainingError(f"{message}, {fits} do: use {advice}")
 
 
 def batch_that_fits(
@@ -97,14 +119,14 @@ def batch_that_fits(
     *,
     backward: bool = True,
 ) -> int:
-    """The largest of size/2, size/4, ... that the model can pass through; 0 if there is none.
+    """The largest batch size of size/2, size/4, ... that fits into memory; 0 if none does.
 
     Args:
-        model: The bare network.
+        model: The unwrapped network.
         shape: (B, C, H, W) of the batch that did not fit.
-        device: Where to try.
-        autocast: Lower precision of the run, if any.
-        backward: Whether a backward pass has to fit as well.
+        device: The device to try on.
+        autocast: The lower precision of the run, if any.
+        backward: Include a backward pass.
     """
     size = shape[0] // 2
     while size:
@@ -123,7 +145,7 @@ def batch_that_fits(
 def _runs(
     model: nn.Module, shape: tuple[int, ...], device: torch.device, autocast: torch.dtype | None
 ) -> bool:
-    """Whether one pass runs; a function of its own, so that a failed graph is let go."""
+    """True if one pass fits; a separate function, so that a failed graph is freed."""
     try:
         with torch.autocast(device.type, autocast, enabled=autocast is not None):
             logits = model(torch.zeros(shape, device=device))

@@ -1,12 +1,11 @@
-"""Muon (torch's own) with all matrices moved at once.
+"""torch's Muon with batched updates.
 
-torch takes the matrices one by one, some twenty small launches for each, and the device waits for
-the host. Here gradients and momenta lie in one row each, matrices of one shape side by side, and
-what is done number by number is one launch. The Newton-Schulz iteration works on wide matrices:
-those with the same smaller side go through it together, padded with zero columns, which add nothing
-to its products. State, settings and numbers are torch's, but for the order in which products are
-summed. Weights and momenta stay as they are, on the device, while the optimiser's `found_inf`
-tensor is 1.
+torch updates the matrices one by one, with about twenty small launches for each, and the device
+waits for the host. Here the gradients of a group are one flat tensor and the momenta another, in
+the order of the matrix shapes, so that an elementwise operation is one launch. The Newton-Schulz
+iteration works on wide matrices. Matrices with the same shorter side are batched, padded with zero
+columns, which do not change the products. State, settings and results are torch's, except for the
+order of summation. Weights and momenta are unchanged while the optimizer's `found_inf` tensor is 1.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ from torch.optim import Muon
 
 __all__ = ["BatchedMuon", "MaskedMuon"]
 
-MOST_PADDING = 2**30  # multiplications by zeros in one product: about what a launch costs a GPU
+MAX_PADDING = 2**30  # multiplications by zeros in one product: about what a launch costs a GPU
 
 
 class BatchedMuon(Muon):
-    """Muon for matrices that lie whole on one device.
+    """Muon for unsharded matrices.
 
-    The momenta of a group lie in one row, and each matrix's `momentum_buffer` is a view of it.
+    The momenta of a group are one flat tensor; each `momentum_buffer` is a view of it.
     """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Move every matrix that has a gradient."""
+        """Update every matrix that has a gradient."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             if params:
-                self._move(sorted(params, key=lambda p: tuple(p.shape)), group)
+                self._update(sorted(params, key=lambda p: tuple(p.shape)), group)
         return loss
 
-    def _move(self, params: list[Tensor], group: dict[str, Any]) -> None:
+    def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         before, momentum = self._momenta(params), group["momentum"]
         grads = torch.cat([p.grad.flatten() for p in params if p.grad is not None])
         after = before.lerp(grads, 1 - momentum)
@@ -56,12 +55,12 @@ class BatchedMuon(Muon):
             kept = torch.where(bad, 1.0, kept)
         stacks = by_shape(update, params)
         for family in families(stacks):
-            orthogonalise_and_scale(family, group)
+            orthogonalize_and_scale(family, group)
         torch._foreach_mul_(params, kept)
         torch._foreach_sub_(params, list(chain.from_iterable(stacks)))
 
     def _momenta(self, params: list[Tensor]) -> Tensor:
-        """The row of the momenta; made anew where they are new, loaded, or of other matrices."""
+        """The flat tensor of the momenta; rebuilt if some are new, loaded or of other matrices."""
         parts = [self.state[p].get("momentum_buffer") for p in params]
         if (row := common_row(parts)) is None:
             old = zip(params, parts, strict=True)
@@ -73,7 +72,7 @@ class BatchedMuon(Muon):
 
 
 class MaskedMuon(Muon):
-    """Muon for matrices that are sharded: torch's step, undone where a gradient was not finite."""
+    """Muon for sharded matrices: torch's step, undone if a gradient was not finite."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -91,7 +90,7 @@ class MaskedMuon(Muon):
 
 
 def common_row(parts: list[Tensor | None]) -> Tensor | None:
-    """The row that the parts are views of, one after the other and to its end, if there is one."""
+    """The flat tensor that the parts cover completely and in order, as views; None otherwise."""
     row, start = None if parts[0] is None else parts[0]._base, 0
     for part in parts:
         if part is None or part._base is not row or part.storage_offset() != start:
@@ -101,17 +100,17 @@ def common_row(parts: list[Tensor | None]) -> Tensor | None:
 
 
 def by_shape(row: Tensor, params: list[Tensor]) -> list[Tensor]:
-    """Views (G, A, B) of a row of matrices that lie in the order of their shapes."""
+    """Views (G, A, B) of a flat tensor of matrices, sorted by shape."""
     shapes = Counter(p.shape for p in params)
     parts = torch.split(row, [count * shape.numel() for shape, count in shapes.items()])
     return [part.view(-1, *shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def families(stacks: list[Tensor]) -> list[list[Tensor]]:
-    """The stacks that go through the iteration together.
+    """Group the stacks that go through the iteration together.
 
-    They have the same smaller side; where padding the larger ones would cost more than launches
-    do, those are the same as well.
+    The stacks of a group have the same shorter side. If padding to the longest side would cost more
+    than separate launches, they have the same longer side too.
     """
     sides: dict[int, dict[int, list[Tensor]]] = {}
     for stack in stacks:
@@ -120,31 +119,31 @@ def families(stacks: list[Tensor]) -> list[list[Tensor]]:
     found: list[list[Tensor]] = []
     for short, alike in sides.items():
         columns = sum(len(s) * (max(alike) - long) for long in alike for s in alike[long])
-        together = columns * short**2 <= MOST_PADDING
+        together = columns * short**2 <= MAX_PADDING
         found += [list(chain.from_iterable(alike.values()))] if together else alike.values()
     return found
 
 
-def orthogonalise_and_scale(stacks: list[Tensor], group: dict[str, Any]) -> None:
-    """Turn a family's momenta into the steps that its weights take, in place."""
+def orthogonalize_and_scale(stacks: list[Tensor], group: dict[str, Any]) -> None:
+    """Replace the momenta of one group of stacks by the updates of their weights, in place."""
     short = min(stacks[0].shape[1:])
     long = max(max(stack.shape[1:]) for stack in stacks)
     shape = sum(map(len, stacks)), short, long
     x = torch.zeros(shape, dtype=torch.bfloat16, device=stacks[0].device)
     for stack, place in zip(stacks, places(x, stacks), strict=True):
         place.copy_(stack)
-    x = orthogonalise(
+    x = orthogonalize(
         x, coefficients=group["ns_coefficients"], steps=group["ns_steps"], eps=group["eps"]
     )
     for stack, place in zip(stacks, places(x, stacks), strict=True):
         rows, columns = stack.shape[1:]
         rate = group["lr"] * max(1.0, rows / columns) ** 0.5
         rate = torch.as_tensor(rate, dtype=stack.dtype, device=stack.device)
-        torch.mul(place, rate.reshape(1), out=stack)  # (1,): a scalar would leave it bfloat16
+        torch.mul(place, rate.reshape(1), out=stack)  # (1,): a 0-d tensor would keep bfloat16
 
 
 def places(x: Tensor, stacks: list[Tensor]) -> list[Tensor]:
-    """Where in a padded stack (sum of G, short, long) the stacks lie, as they are oriented."""
+    """Views of a padded stack (sum of G, short, long) with the shapes of the stacks."""
     parts = torch.split(x, [len(stack) for stack in stacks])
     shapes = [stack.shape[1:] for stack in stacks]
     return [
@@ -153,16 +152,16 @@ def places(x: Tensor, stacks: list[Tensor]) -> list[Tensor]:
     ]
 
 
-def orthogonalise(
+def orthogonalize(
     x: Tensor, *, coefficients: tuple[float, float, float], steps: int, eps: float
 ) -> Tensor:
-    """Bring the singular values of every matrix near one, by Newton-Schulz iteration.
+    """Move the singular values of every matrix close to one, by Newton-Schulz iteration.
 
     Args:
-        x: (G, A, B) with A <= B, bfloat16; columns of zeros stay so.
-        coefficients: Of X, (X X^T) X and (X X^T)^2 X in one step.
-        steps: How many.
-        eps: Least norm to divide by.
+        x: (G, A, B) with A <= B, bfloat16; zero columns stay zero.
+        coefficients: Coefficients of X, (X X^T) X and (X X^T)^2 X in one step.
+        steps: Number of steps.
+        eps: Lower bound of the norm in the first division.
     """
     a, b, c = coefficients
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=eps)

@@ -1,52 +1,66 @@
-"""What a person sees while a run goes on, on stderr: a live bar on a terminal, else plain lines."""
+"""Progress of a run on stderr: a live bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
-__all__ = ["LiveReporter", "PlainReporter", "Reporter", "SilentReporter", "choose_reporter"]
+__all__ = [
+    "LiveReporter",
+    "PlainReporter",
+    "Reporter",
+    "SilentReporter",
+    "choose_reporter",
+    "print_line",
+]
+
+
+WIDE = 80
+"""Columns that a terminal needs to show the bar and the time left."""
+ROOM_FOR_ALL, ROOM_FOR_COUNT = 24, 12
+"""Columns taken by the step count with bar and time left, and by the step count alone."""
 
 
 class Reporter(Protocol):
-    """Is told what happens."""
+    """Receives the events of a run."""
 
     def start(self, total_steps: int, done_steps: int) -> None:
-        """The run begins, or goes on, at a step."""
+        """Called once, when the run starts or resumes."""
 
     def note(self, message: str) -> None:
-        """Something worth a line."""
+        """Called with a message for the user."""
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """A row of `metrics.jsonl`."""
+        """Called with each row of `metrics.jsonl`."""
 
     def close(self) -> None:
-        """The run ends."""
+        """Called when the run ends."""
 
 
 class SilentReporter:
-    """Says nothing: for processes other than the main one, and for `--quiet`."""
+    """Prints nothing: for processes other than the main one, and for `--quiet`."""
 
     def start(self, total_steps: int, done_steps: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def note(self, message: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class PlainReporter(SilentReporter):
-    """A line an epoch."""
+    """Prints one line per epoch."""
 
     def note(self, message: str) -> None:
         """Print the message."""
-        print(message, file=sys.stderr, flush=True)  # noqa: T201
+        print_line(message)
 
     def row(self, row: Mapping[str, Any]) -> None:
         """Print epochs and the result."""
@@ -55,18 +69,24 @@ class PlainReporter(SilentReporter):
 
 
 class LiveReporter(SilentReporter):
-    """A bar with loss, accuracy, images a second and time left, above it a line an epoch."""
+    """A bar with loss, accuracy, images per second and time left, below one line per epoch.
+
+    A narrow terminal shows neither bar nor time left, and as many of the values as fit.
+    """
 
     def __init__(self) -> None:
         from rich import progress
         from rich.console import Console
 
+        console = Console(stderr=True)
+        is_wide = console.width >= WIDE
+        self._room = console.width - (ROOM_FOR_ALL if is_wide else ROOM_FOR_COUNT)
         self._progress = progress.Progress(
             progress.TextColumn("{task.description}"),
-            progress.BarColumn(),
+            *([progress.BarColumn()] if is_wide else []),
             progress.MofNCompleteColumn(),
-            progress.TimeRemainingColumn(),
-            console=Console(stderr=True),
+            *([progress.TimeRemainingColumn()] if is_wide else []),
+            console=console,
         )
         self._task = self._progress.add_task("", total=None)
         self._accuracy = ""
@@ -96,24 +116,70 @@ class LiveReporter(SilentReporter):
         )
         words = [f"epoch {begun}", f"loss {loss:.4f}", self._accuracy]
         words.append(f"{row['img_per_s']:,.0f} img/s")
-        self._progress.update(self._task, description="  ".join(filter(None, words)))
+        self._progress.update(self._task, description=fitting(words, self._room))
 
     def close(self) -> None:
         """Close the bar."""
         self._progress.stop()
 
 
+def fitting(words: Sequence[str], room: int) -> str:
+    """The leading words that fit into `room` columns, joined; empty words are dropped."""
+    kept: list[str] = []
+    for word in filter(None, words):
+        if len("  ".join([*kept, word])) > room:
+            break
+        kept.append(word)
+    return "  ".join(kept)
+
+
+class _Lossy:
+    """Stops reporting when the terminal or pipe is gone, so that the run continues."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+
+    def start(self, total_steps: int, done_steps: int) -> None:
+        """Forward to the reporter."""
+        self._try(lambda: self._reporter.start(total_steps, done_steps))
+
+    def note(self, message: str) -> None:
+        """Forward to the reporter."""
+        self._try(lambda: self._reporter.note(message))
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """Forward to the reporter."""
+        self._try(lambda: self._reporter.row(row))
+
+    def close(self) -> None:
+        """Forward to the reporter."""
+        self._try(lambda: self._reporter.close())
+
+    def _try(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except OSError:
+            self._reporter = SilentReporter()
+
+
+def print_line(line: str) -> None:
+    """Print a line on stderr; do nothing if stderr is gone or closed."""
+    with suppress(OSError, ValueError):  # a pipe or terminal that is gone; a closed stream
+        print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
 def choose_reporter(*, is_main: bool, quiet: bool) -> Reporter:
-    """The reporter that fits the process and its stderr."""
-    if quiet or not is_main or sys.stderr is None:  # closed, as by 2>&-
+    """The reporter for this process and its stderr."""
+    if quiet or not is_main or sys.stderr is None:  # None if closed, as by 2>&-
         return SilentReporter()
-    return LiveReporter() if sys.stderr.isatty() else PlainReporter()
+    return _Lossy(LiveReporter() if sys.stderr.isatty() else PlainReporter())
 
 
 def describe(row: Mapping[str, Any]) -> str:
     """One line for a row of metrics."""
     if row["kind"] == "test":
-        return f"test: {row['correct']} of {row['count']} right, accuracy {row['accuracy']:.4f}"
+        result = f"test: {row['correct']} of {row['count']} right, accuracy {row['accuracy']:.4f}"
+        return f"{result}; {row['skipped']} could not be read" if row.get("skipped") else result
     words = [f"epoch {row['epoch']:>3}", f"loss {row['train_loss']:.4f}"]
     words.append(f"train acc {row['train_accuracy']:.4f}")
     if row["val_accuracy"] is not None:

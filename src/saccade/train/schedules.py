@@ -1,7 +1,7 @@
-"""Learning-rate schedules as pure functions of the step: nothing to save, nothing to drift.
+"""Learning-rate schedules as pure functions of the step, so that they have no state to save.
 
-Each gives the factor that multiplies the optimiser's base learning rate at a step (0 is the first).
-`plateau` also depends on how often validation stood still, which the trainer counts.
+Each returns the factor on the optimizer's base learning rate at a step (0 is the first). `plateau`
+also depends on how often validation stopped improving, which the trainer counts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from saccade.config import OptimConfig
 __all__ = ["learning_rate_factor"]
 
 ONE_CYCLE_START = 1 / 25  # of the peak
-ONE_CYCLE_RISE = 0.3  # of the run, where `warmup_epochs` does not say
+ONE_CYCLE_RISE = 0.3  # of the run, if `warmup_epochs` is 0
 
 
 def learning_rate_factor(
@@ -22,11 +22,11 @@ def learning_rate_factor(
     """The factor on the base learning rate at `step`.
 
     Args:
-        optim: Schedule and its settings.
-        step: Optimiser steps done so far.
-        steps_per_epoch: Optimiser steps in an epoch.
+        optim: The schedule and its settings.
+        step: Optimizer steps done so far.
+        steps_per_epoch: Optimizer steps in an epoch.
         epochs: Epochs in the run.
-        reductions: How often `plateau` has cut the rate.
+        reductions: How often `plateau` has reduced the rate.
     """
     total = steps_per_epoch * epochs
     warmup = optim.warmup_epochs * steps_per_epoch

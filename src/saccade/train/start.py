@@ -1,4 +1,7 @@
-"""Starting and resuming a run: the folder, the processes, and how a run that fails says so."""
+"""Start or resume a run: check the folder, build the trainer, train, report failures.
+
+The functions stand in the order in which a run calls them.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,47 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from uuid import uuid4
 
+from saccade.checkpoints import Checkpoint
 from saccade.config import Config, differences
 from saccade.data.decoding import is_lost_worker
+from saccade.environment import describe_run
 from saccade.errors import (
     ConfigError,
+    DamagedRunError,
     FullDiskError,
     Preempted,
+    RunLockedError,
     SaccadeError,
     Stopped,
+    TakenOver,
     TrainingError,
     writing_error,
 )
-from saccade.runs import Checkpoint, RunFolder
+from saccade.io import make_folder
+from saccade.runs import NO_MANIFEST, RunFolder
 from saccade.train.build import describe_data
+from saccade.train.cost import describe_cost
 from saccade.train.distributed import Ranks, connect
-from saccade.train.environment import describe_environment
 from saccade.train.initial import InitialWeights, check_initial
 from saccade.train.loop import EpochWatcher, Trainer
-from saccade.train.machine import set_up_machine
-from saccade.train.memory import batch_that_fits, too_many_images, unless_out_of_memory
-from saccade.train.progress import Reporter, choose_reporter
-from saccade.train.run_data import load_training_data
-from saccade.train.stops import stop_signals
+from saccade.train.memory import batch_that_fits, too_many_images, translate_out_of_memory
+from saccade.train.progress import Reporter, SilentReporter, choose_reporter
+from saccade.train.run_data import batch_note, load_training_data, record_run_split
+from saccade.train.signals import stop_signals
+from saccade.train.torch_flags import set_up_machine
 from saccade.train.trackers import open_trackers
 
-__all__ = ["Start", "agree", "build_trainer", "look", "tell_failures", "tell_finished", "train"]
+__all__ = [
+    "Start",
+    "build_trainer",
+    "inspect_folder",
+    "report_finished",
+    "run_on_main",
+    "train",
+    "translate_errors",
+]
 
 T = TypeVar("T")
 
@@ -55,27 +73,35 @@ CHANGEABLE = {
     "run.log_every_steps",
     "run.trackers",
 }
-"""Keys that a resumed run may change: they say how to compute, not what.
+"""Keys that may differ when a run is resumed: they change how the run computes, not its result.
 
-What to do about bad images is among them, since a run may meet the first one in its last test.
+The keys for bad images are included because the first bad image may only turn up in the final test.
 """
 
-
-RESUMABLE = "what was saved before is intact, go on with --resume"
+RESTORE_HINT = "restore the original files, or delete the folder to train the run again"
+RESUMABLE = "the saved checkpoints are intact, go on with --resume"
 
 
 @dataclass
 class Start:
-    """What the main process found: the checkpoint to go on from, damage, or a finished run."""
+    """The state of a run folder before training, as the main process found it.
+
+    Attributes:
+        checkpoint: The checkpoint to resume from; None to train from the first step.
+        faults: Descriptions of newer checkpoints that are damaged.
+        damage: Descriptions of damaged files of a finished run, which will be repaired.
+        summary: The summary of a finished, undamaged run; empty otherwise.
+    """
 
     run: RunFolder
     checkpoint: Checkpoint | None = None
     faults: list[str] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
 
     @property
     def step(self) -> int:
-        """The step to go on after; 0 for a run that begins."""
+        """The number of steps already done; 0 for a new run."""
         return self.checkpoint.step if self.checkpoint else 0
 
 
@@ -88,30 +114,30 @@ def train(
     on_epoch: EpochWatcher | None = None,
     initial: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Train one model and leave a run folder.
+    """Train one model and write its run folder.
 
-    What is set in torch for the run (`set_up_machine`) is set back at its end, and after an error.
+    Torch's global flags are set by `set_up_machine` and restored afterwards, also after an error.
 
     Args:
-        config: What to do.
-        out: The run folder; it must not hold a run unless `resume` is set.
-        resume: Go on from the newest intact checkpoint; start afresh where there is no run yet.
+        config: The configuration of the run.
+        out: The run folder. It must not contain a run unless `resume` is set.
+        resume: Continue from the newest intact checkpoint, or start a new run if there is none.
         quiet: Show no progress.
-        on_epoch: Called in every process with each epoch's row of `metrics.jsonl` once it is
-            written; it may raise `Stopped` to end the run.
-        initial: A safetensors file to start from: tensors of the same name and shape are taken, the
-            others start as they would. `initial.json` says which.
+        on_epoch: Called in every process with each epoch's row of `metrics.jsonl` after it is
+            written. It may raise `Stopped` to end the run.
+        initial: A safetensors file with initial weights. Tensors that match in name and shape are
+            copied; the others are initialized as usual. `initial.json` lists both.
 
     Returns:
         The summary, as in `summary.json`.
 
     Raises:
-        ConfigError: The configuration, or the folder, cannot be used.
-        DataError: The data cannot.
+        ConfigError: The configuration or the folder cannot be used.
+        DataError: The data cannot be used.
         TrainingError: A step was not finite, memory ran out, a process was lost, or the disk is
             full (`FullDiskError`).
-        Preempted: A signal asked to stop; the run is saved and can be resumed.
-        Stopped: `on_epoch` asked to stop.
+        Preempted: The run was stopped by a signal. It is saved and can be resumed.
+        Stopped: `on_epoch` stopped the run.
     """
     with (
         set_up_machine(config),
@@ -120,56 +146,28 @@ def train(
     ):
         run = RunFolder(out)
         reporter = choose_reporter(is_main=ranks.is_main, quiet=quiet)
-        weights = InitialWeights.read(initial) if initial is not None else None
-        see = partial(look, run, config, weights, resume=resume)
-        start = agree(ranks, run, see)
+        weights = translate_out_of_memory(partial(_read_initial, initial), _too_little_memory)
+        inspect = partial(inspect_folder, run, config, weights, resume=resume)
+        start = run_on_main(ranks, run, inspect)
         if start.summary:
-            return tell_finished(start, reporter)
-        splits = load_training_data(config, run)
+            return report_finished(start, reporter)
+        splits = translate_out_of_memory(
+            partial(load_training_data, config, run), _too_little_memory
+        )
         with stop_signals() as stop:
             make = partial(Trainer, config, splits, run=run, ranks=ranks, reporter=reporter)
             trainer = build_trainer(partial(make, stop=stop, on_epoch=on_epoch, initial=weights))
-            # Not before the model is built: a misspelt name leaves no folder behind.
-            start = agree(ranks, run, lambda: _prepare(run, config, see, held))
-            return tell_finished(start, reporter) if start.summary else _train(trainer, start)
+            # Created only after the model is built, so that a misspelled name leaves no folder.
+            start = run_on_main(ranks, run, lambda: _prepare(run, config, inspect, held))
+            return report_finished(start, reporter) if start.summary else _train(trainer, start)
 
 
-def tell_finished(start: Start, reporter: Reporter) -> dict[str, Any]:
-    """Say that a run is finished already; give its summary."""
-    reporter.note(f"{str(start.run.path)!r} is finished already: nothing to do")
-    return start.summary
+def _read_initial(path: str | Path | None) -> InitialWeights | None:
+    return InitialWeights.read(path) if path is not None else None
 
 
-def build_trainer(make: Callable[[], Trainer]) -> Trainer:
-    """Make the trainer, which moves the model and data that stay in memory to the device."""
-    told = "out of memory before the first step: use a smaller model, image size or data.num_train"
-    return unless_out_of_memory(make, lambda: TrainingError(told))
-
-
-def _train(trainer: Trainer, start: Start) -> dict[str, Any]:
-    reporter = trainer.reporter
-    if trainer.ranks.is_main:
-        trainer.trackers = open_trackers(
-            trainer.config.run.trackers,
-            start.run.path,
-            start.step,
-        )
-    for fault in start.faults:
-        reporter.note(f"passed over a damaged checkpoint: {fault}")
-    if start.checkpoint is not None:
-        reporter.note(f"going on from {start.checkpoint.path.name}")
-    elif start.faults:
-        reporter.note("no checkpoint is left that can be read: starting again from the first step")
-    try:
-        return _guarded(trainer, start)
-    finally:
-        reporter.close()
-        for tracker in trainer.trackers:
-            tracker.close()
-
-
-def agree(ranks: Ranks, run: RunFolder, act: Callable[[], T]) -> T:
-    """Do something to the folder in the main process and tell the others what came of it."""
+def run_on_main(ranks: Ranks, run: RunFolder, act: Callable[[], T]) -> T:
+    """Call `act` in the main process; return its result or raise its error in every process."""
     value, fault = None, None
     if ranks.is_main:
         try:
@@ -177,17 +175,24 @@ def agree(ranks: Ranks, run: RunFolder, act: Callable[[], T]) -> T:
         except SaccadeError as error:
             fault = error
         except OSError as error:
-            told = f"--out {str(run.path)!r}: cannot write there"
-            fault = writing_error(told, error, ConfigError)
-    is_full = isinstance(fault, FullDiskError)
-    value, message, is_full = ranks.from_main((value, fault and str(fault), is_full))
+            place = f"--out {str(run.path)!r}: cannot write there"
+            fault = writing_error(place, error, ConfigError)
+    kinds: tuple[type[SaccadeError], ...] = (FullDiskError, RunLockedError, TakenOver)
+    kind = next((kind for kind in kinds if isinstance(fault, kind)), ConfigError)
+    message = str(fault) if fault is not None else None
+    is_transient = fault is not None and fault.is_transient
+    value, message, kind, is_transient = ranks.from_main((value, message, kind, is_transient))
     if message is not None:
-        raise (FullDiskError if is_full else ConfigError)(message)
+        raised = kind(message)
+        raised.is_transient = is_transient
+        raise raised
     return cast(T, value)
 
 
-def look(run: RunFolder, config: Config, initial: InitialWeights | None, *, resume: bool) -> Start:
-    """See what is in the folder; change nothing."""
+def inspect_folder(
+    run: RunFolder, config: Config, initial: InitialWeights | None, *, resume: bool
+) -> Start:
+    """Read the state of the run folder; nothing is written."""
     if not (resume and run.exists()):
         run.check_free()
         return Start(run)
@@ -195,20 +200,58 @@ def look(run: RunFolder, config: Config, initial: InitialWeights | None, *, resu
     checkpoint, faults = run.newest_intact()
     if checkpoint is None or initial is not None:
         check_initial(run, initial)
-    return Start(run, checkpoint, faults, run.summary())
+    damage = run.damage()
+    if run.is_finished() and not damage:
+        return Start(run, checkpoint, faults, summary=run.summary())
+    if damage and not run.is_mendable():
+        why = "no checkpoint is left to repair it from" if checkpoint is None else RESTORE_HINT
+        raise DamagedRunError(run.path, [*damage.values(), why])
+    return Start(run, checkpoint, faults, list(damage.values()))
 
 
-def _prepare(run: RunFolder, config: Config, see: Callable[[], Start], held: ExitStack) -> Start:
-    """Hold the folder until `held` is closed; make it, or clear it of what a killed process left.
+def _check_same(saved: Config, asked: Config) -> None:
+    """Raise if the configuration differs from the one that the run was started with."""
+    changes = differences(saved, asked, ignored=CHANGEABLE)
+    if changes:
+        raise ConfigError(
+            f"--resume: these settings must be those of the run, got {', '.join(changes)}; change "
+            "them back, or train a new run in another folder"
+        )
 
-    Until it is held another process may go on with the run, so it is looked at once more.
+
+def report_finished(start: Start, reporter: Reporter) -> dict[str, Any]:
+    """Report that the run is already finished; return its summary."""
+    unchecked = "" if start.run.has_manifest() else f" ({NO_MANIFEST})"
+    reporter.note(f"{str(start.run.path)!r} is finished already: nothing to do{unchecked}")
+    return start.summary
+
+
+def build_trainer(make: Callable[[], Trainer]) -> Trainer:
+    """Make the trainer, which moves the model and in-memory data to the device."""
+    return translate_out_of_memory(make, _too_little_memory)
+
+
+def _too_little_memory() -> TrainingError:
+    return TrainingError(
+        "out of memory before the first step: use a smaller model, image size or data.num_train"
+    )
+
+
+def _prepare(
+    run: RunFolder, config: Config, inspect: Callable[[], Start], held: ExitStack
+) -> Start:
+    """Lock the folder until `held` is closed; create it, or clean up after a killed process.
+
+    Another process may have continued the run before the lock was taken, so the folder is inspected
+    again.
     """
-    run.path.mkdir(parents=True, exist_ok=True)
+    make_folder(run.path)
     held.enter_context(run.locked())
-    start = see()
+    start = inspect()
     if not run.exists():
         RunFolder.create(run.path, config)
     elif not start.summary:
+        run.reopen()
         run.note_data_root(config.data.root)
         run.clear_leftovers(newest=start.checkpoint.step if start.checkpoint else -1)
         if start.checkpoint is None:
@@ -219,47 +262,42 @@ def _prepare(run: RunFolder, config: Config, see: Callable[[], Start], held: Exi
     return start
 
 
-def _check_same(saved: Config, asked: Config) -> None:
-    """Refuse to resume with another configuration than the run was started with."""
-    changes = differences(saved, asked, ignored=CHANGEABLE)
-    if changes:
-        raise ConfigError(f"--resume: the run was started with another {', '.join(changes)}")
-
-
-def _describe(trainer: Trainer, start: Start) -> None:
-    """Write what the data and the machine are."""
-    run, here = start.run, describe_environment(trainer.ranks)
-    run.write("dataset.json", describe_data(trainer.splits.info))
-    if trainer.initial is not None and start.checkpoint is None:
-        run.write("initial.json", trainer.initial)
-    known = run.environment()
-    if not known:
-        run.write("environment.json", {**here, "seed": trainer.config.run.seed, "resumed": []})
-    else:
-        resumed = [*known["resumed"], {**here, "step": start.step}]
-        run.write("environment.json", {**known, "resumed": resumed})
-
-
-def _fit(trainer: Trainer, start: Start) -> dict[str, Any]:
-    """Train from where the run stands to its end, and write all of the folder."""
+def _train(trainer: Trainer, start: Start) -> dict[str, Any]:
+    reporter = trainer.reporter
+    if trainer.ranks.is_main:
+        trainer.trackers = open_trackers(
+            trainer.config.run.trackers,
+            start.run.path,
+            start.step,
+        )
+    if note := batch_note(trainer.config, trainer.splits):
+        reporter.note(note)
+    for fault in start.damage:
+        reporter.note(f"repairing the finished run: {fault}")
+    if start.checkpoint is None and type(reporter) is not SilentReporter:
+        ranks = trainer.ranks
+        if note := describe_cost(trainer.config, trainer.splits, ranks.device, ranks.world_size):
+            reporter.note(note)
+    for fault in start.faults:
+        reporter.note(f"skipped a damaged checkpoint: {fault}")
     if start.checkpoint is not None:
-        trainer.resume(start.checkpoint)
-    if trainer.ranks.is_main:
-        if start.checkpoint is not None:
-            trainer.rewind_metrics()
-        _describe(trainer, start)
-    trainer.write_status("running")
-    summary = trainer.fit()
-    if trainer.ranks.is_main:
-        start.run.write("summary.json", summary)
-    trainer.write_status("finished")
-    return summary
+        reporter.note(f"resuming from {start.checkpoint.path.name}")
+    elif start.faults:
+        reporter.note("no readable checkpoint is left: starting again from the first step")
+    try:
+        return _guarded(trainer, start)
+    finally:
+        reporter.close()
+        for tracker in trainer.trackers:
+            tracker.close()
 
 
 def _guarded(trainer: Trainer, start: Start) -> dict[str, Any]:
-    """Train, and note in `status.json` what stops the run."""
+    """Train; if the run is stopped or fails, write the reason to `status.json`."""
     try:
-        return tell_failures(trainer, lambda: _written(trainer, start))
+        return translate_errors(trainer, lambda: _written(trainer, start))
+    except TakenOver:
+        raise  # `status.json` now belongs to the other process
     except Preempted as error:
         _try_status(trainer, "preempted", str(error))
         raise
@@ -267,23 +305,31 @@ def _guarded(trainer: Trainer, start: Start) -> dict[str, Any]:
         _try_status(trainer, "stopped", str(error))
         raise
     except Exception as error:
-        told = str(error) if isinstance(error, SaccadeError) else f"{type(error).__name__}: {error}"
-        _try_status(trainer, "failed", told)
+        is_ours = isinstance(error, SaccadeError)
+        message = str(error) if is_ours else f"{type(error).__name__}: {error}"
+        _try_status(trainer, "failed", message)
         raise
+
+
+def _try_status(trainer: Trainer, state: str, message: str) -> None:
+    try:
+        trainer.write_status(state, message)
+    except (OSError, TakenOver):
+        return
 
 
 def _written(trainer: Trainer, start: Start) -> dict[str, Any]:
     try:
         return _fit(trainer, start)
     except OSError as error:
-        told = f"cannot write to {str(start.run.path)!r}"
-        raise writing_error(told, error, TrainingError, RESUMABLE) from None
+        place = f"cannot write to {str(start.run.path)!r}"
+        raise writing_error(place, error, TrainingError, RESUMABLE) from None
 
 
-def tell_failures(trainer: Trainer, act: Callable[[], T]) -> T:
-    """Let a trainer act; turn what memory or other processes do to it into one error."""
+def translate_errors(trainer: Trainer, act: Callable[[], T]) -> T:
+    """Call `act`; raise `TrainingError` if memory runs out or another process is lost."""
     try:
-        return unless_out_of_memory(act, lambda: _out_of_memory(trainer))
+        return translate_out_of_memory(act, lambda: _out_of_memory(trainer))
     except RuntimeError as error:
         lost = "" if isinstance(error, SaccadeError) else _lost_process(error, trainer.ranks)
         if not lost:
@@ -292,9 +338,9 @@ def tell_failures(trainer: Trainer, act: Callable[[], T]) -> T:
 
 
 def _lost_process(error: BaseException, ranks: Ranks) -> str:
-    """Which process is gone, where that is what an error says; empty where it is not.
+    """Description of the process whose loss caused the error; empty for any other error.
 
-    Either one that reads images, or, after a collective that failed, the one at its other end.
+    It is either a data worker, or, after a failed collective, another process of the run.
     """
     if is_lost_worker(error):
         return f"a process that reads images: {' '.join(str(error).split()).rstrip('.')}"
@@ -303,14 +349,8 @@ def _lost_process(error: BaseException, ranks: Ranks) -> str:
     return "another process of the run" if is_peer else ""
 
 
-def _try_status(trainer: Trainer, state: str, message: str) -> None:
-    try:
-        trainer.write_status(state, message)
-    except OSError:
-        return
-
-
 def _out_of_memory(trainer: Trainer) -> TrainingError:
+    """The error of a step that ran out of memory, with a batch size and accumulation that fit."""
     train, info, ranks = trainer.config.train, trainer.splits.info, trainer.ranks
     piece = train.batch_size // (ranks.world_size * train.accumulation)
     stepper = trainer.stepper
@@ -324,3 +364,35 @@ def _out_of_memory(trainer: Trainer) -> TrainingError:
         f"train.accumulation={pieces} to keep train.batch_size={train.batch_size}, or "
         f"train.batch_size={fits * ranks.world_size}",
     )
+
+
+def _fit(trainer: Trainer, start: Start) -> dict[str, Any]:
+    """Train to the end, from the checkpoint if there is one, and write the run folder."""
+    if start.checkpoint is not None:
+        trainer.resume(start.checkpoint)
+    if trainer.ranks.is_main:
+        if start.checkpoint is not None:
+            trainer.rewind_metrics(start.checkpoint)
+        _describe(trainer, start)
+    trainer.write_status("running")
+    summary = trainer.fit()
+    if trainer.ranks.is_main:
+        start.run.finish(summary, trainer.status("finished"))
+    return summary
+
+
+def _describe(trainer: Trainer, start: Start) -> None:
+    """Write the descriptions of the data, the split, the initial weights and the machine."""
+    run, here = start.run, describe_run(trainer.ranks.device, trainer.ranks.world_size)
+    for warning in record_run_split(run, trainer.splits):
+        trainer.reporter.note(warning)
+    run.write("dataset.json", describe_data(trainer.splits.info))
+    if trainer.initial is not None and start.checkpoint is None:
+        run.write("initial.json", trainer.initial)
+    known = run.environment()
+    if not known:
+        seed, run_id = trainer.config.run.seed, uuid4().hex
+        run.write("environment.json", {**here, "seed": seed, "run_id": run_id, "resumed": []})
+    else:
+        resumed = [*known["resumed"], {**here, "step": start.step}]
+        run.write("environment.json", {**known, "resumed": resumed})

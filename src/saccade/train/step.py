@@ -1,7 +1,7 @@
-"""One optimiser step: forward and backward in pieces, judge, clip, move, average.
+"""One optimizer step: forward and backward, finiteness check, clipping, update, weight average.
 
-Nothing here waits for the device. Dropout and the like draw from a generator seeded by (seed, step,
-rank), so a step can be played again and a resumed run draws what an uninterrupted one would have.
+Nothing here waits for the device. Dropout and stochastic depth draw from a generator seeded by
+(seed, step, rank), so that a step can be repeated and a resumed run draws the same numbers.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from saccade.config import Config
 from saccade.data import Batch
+from saccade.train.cuda_graph import CudaGraphStep
 from saccade.train.distributed import Ranks
 from saccade.train.guard import FiniteGuard, first_bad_layer
-from saccade.train.optimisers import build_optimisers, make_recordable, update_learning_rate
-from saccade.train.recording import Recording
+from saccade.train.optimizers import build_optimizers, make_capturable, update_learning_rate
 from saccade.train.weights import MovingAverage
 
 __all__ = ["PRECISIONS", "Stepper", "masked_loss"]
@@ -33,24 +33,24 @@ PRECISIONS: dict[str, torch.dtype | None] = {
 
 
 def masked_loss(logits: Tensor, targets: Tensor, valid: Tensor, smoothing: float) -> Tensor:
-    """The sum of the cross entropies of the valid rows; targets are classes or distributions."""
+    """Sum of the cross entropies of the valid rows; targets are class indices or probabilities."""
     loss = F.cross_entropy(logits.float(), targets, reduction="none", label_smoothing=smoothing)
     return (loss * valid).sum()
 
 
 class Stepper:
-    """The network with all that moves it.
+    """The network, its optimizers, loss scaler and weight average.
 
     Args:
-        network: The bare model, on its device.
-        config: Of the run.
+        network: The unwrapped model, on its device.
+        config: The configuration of the run.
         ranks: The processes that share the step.
 
     Attributes:
-        model: The network as it is called in training: wrapped for the ranks.
-        guard: Knows of non-finite steps.
-        loss_sum: Sum of the losses since the totals were last set, on the device.
-        counts: Right predictions and images since then, on the device.
+        model: The network as it is called in training, wrapped for several processes.
+        guard: Detects steps that are not finite.
+        loss_sum: Sum of the losses since `set_totals`, on the device.
+        counts: Correct predictions and images since then, on the device.
     """
 
     def __init__(self, network: nn.Module, config: Config, ranks: Ranks) -> None:
@@ -58,7 +58,7 @@ class Stepper:
         self.autocast = PRECISIONS[config.train.precision]
         self.model = ranks.wrap(network, config.train.strategy)
         self.sharded = ranks.world_size > 1 and config.train.strategy == "fsdp"
-        self.optimisers = build_optimisers(network, config.optim, fused=not self.sharded)
+        self.optimizers = build_optimizers(network, config.optim, fused=not self.sharded)
         self.scaler = torch.amp.GradScaler(
             ranks.device.type, enabled=config.train.precision == "fp16"
         )
@@ -72,17 +72,17 @@ class Stepper:
         self._share = torch.zeros((), device=ranks.device)
         self._take: Callable[[Batch], Tensor] = self._step
         if ranks.device.type == "cuda" and not self.sharded:
-            make_recordable(self.optimisers, ranks.device)
-        if self._is_recordable():
-            self._take = Recording(self._step)
+            make_capturable(self.optimizers, ranks.device)
+        if self._can_capture():
+            self._take = CudaGraphStep(self._step)
 
     def set_totals(self, loss_sum: float, correct: int, seen: int) -> None:
-        """Set what this process has summed so far."""
+        """Set the sums of this process for the current epoch."""
         self.loss_sum.fill_(loss_sum)
         self.counts.copy_(torch.tensor([correct, seen]))
 
     def totals(self) -> tuple[float, int, int]:
-        """Loss sum, right predictions and images over all processes. This waits for the device."""
+        """Loss sum, correct predictions and images of all processes. This waits for the device."""
         loss_sum = self.ranks.sum(self.loss_sum.clone())
         correct, seen = self.ranks.sum(self.counts.clone()).tolist()
         return float(loss_sum), correct, seen
@@ -94,25 +94,28 @@ class Stepper:
             The loss, still on the device.
         """
         self._seed(step)
-        update_learning_rate(self.optimisers, factor)
+        update_learning_rate(self.optimizers, factor)
         self._number.fill_(step)
         if self.average is not None:
             self._share.fill_(self.average.share(step + 1))
         return self._take(batch)
 
-    def _is_recordable(self) -> bool:
+    def _can_capture(self) -> bool:
         train, ranks = self.config.train, self.ranks
         fit = train.precision != "fp16" and not train.grad_checkpointing
         return train.cuda_graph and fit and ranks.device.type == "cuda" and ranks.world_size == 1
 
     def _step(self, batch: Batch) -> Tensor:
-        """All of a step that the device does; what changes it reads from tensors."""
+        """The device's part of a step, which a CUDA graph can capture.
+
+        Values that change from step to step are read from tensors.
+        """
         try:
-            return self._move(batch)
-        finally:  # also where a recording failed half way
+            return self._update(batch)
+        finally:  # also after a failed capture
             self._forget_gradients()
 
-    def _move(self, batch: Batch) -> Tensor:
+    def _update(self, batch: Batch) -> Tensor:
         loss = self._backward(self.model, batch)
         norm = self._gradient_norm()
         self.guard.watch(self._number, loss, norm)
@@ -120,35 +123,35 @@ class Stepper:
             return loss
         if self.config.optim.clip_norm is not None:
             clip_grads_with_norm_(self._params, self.config.optim.clip_norm, norm)
-        self._step_optimisers()
+        self._step_optimizers()
         self.scaler.update()
         if self.average is not None:
             self.average.update(self._share)
         return loss
 
-    def _step_optimisers(self) -> None:
-        """Move the weights; in a recording all optimisers at once, each with weights of its own."""
+    def _step_optimizers(self) -> None:
+        """Update the weights; in a CUDA graph the optimizers run in parallel streams."""
         if not self.scaler.is_enabled() and not self.sharded:
-            for optimiser in self.optimisers:
-                optimiser.found_inf = self.guard.found_inf  # type: ignore[attr-defined]
-        if len(self.optimisers) == 1 or not self._is_being_recorded():
-            for optimiser in self.optimisers:
-                self.scaler.step(optimiser)
+            for optimizer in self.optimizers:
+                optimizer.found_inf = self.guard.found_inf  # type: ignore[attr-defined]
+        if len(self.optimizers) == 1 or not self._is_capturing():
+            for optimizer in self.optimizers:
+                self.scaler.step(optimizer)
             return
-        first, *others = self.optimisers
+        first, *others = self.optimizers
         main, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(main)
         with torch.cuda.stream(side):
-            for optimiser in others:
-                optimiser.step()
+            for optimizer in others:
+                optimizer.step()
         first.step()
         main.wait_stream(side)
 
-    def _is_being_recorded(self) -> bool:
-        return isinstance(self._take, Recording) and torch.cuda.is_current_stream_capturing()
+    def _is_capturing(self) -> bool:
+        return isinstance(self._take, CudaGraphStep) and torch.cuda.is_current_stream_capturing()
 
     def replay(self, batch: Batch, step: int) -> str | None:
-        """Play a step again without taking it; say where it first was not finite."""
+        """Repeat a step without an update; return where the first non-finite number appeared."""
         self._seed(step)
         self._forget_gradients()
         if self.config.train.compile:
@@ -160,7 +163,7 @@ class Stepper:
         torch.manual_seed(int.from_bytes(blake2b(words, digest_size=8).digest(), "big") >> 1)
 
     def _backward(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Gradients of the batch's mean loss, one piece of the batch after the other."""
+        """Compute the gradients of the batch's mean loss, piece by piece; return the loss."""
         pieces = self.config.train.accumulation
         rows = batch.images, batch.targets, batch.valid
         chunks = list(zip(*(tensor.chunk(pieces) for tensor in rows), strict=True))
@@ -186,9 +189,9 @@ class Stepper:
         self.counts += torch.stack([right, valid]).sum(1)
 
     def _gradient_norm(self) -> Tensor:
-        """The norm of all gradients; always finite with fp16, whose scaler judges for itself."""
-        for optimiser in self.optimisers:
-            self.scaler.unscale_(optimiser)
+        """The norm of all gradients; made finite with fp16, whose scaler does its own check."""
+        for optimizer in self.optimizers:
+            self.scaler.unscale_(optimizer)
         norm = get_total_norm([p.grad for p in self._params if p.grad is not None])
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         return torch.nan_to_num(norm) if self.scaler.is_enabled() else norm

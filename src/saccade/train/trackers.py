@@ -1,4 +1,4 @@
-"""Optional places that metrics go besides `metrics.jsonl`: TensorBoard and trackio."""
+"""Optional destinations of metrics besides `metrics.jsonl`: TensorBoard and trackio."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["Tracker", "check_trackers", "open_trackers"]
 
 
 class Tracker(Protocol):
-    """Takes the rows of `metrics.jsonl` as they come."""
+    """Receives the rows of `metrics.jsonl` as they are written."""
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Pass on one row."""
+        """Log one row."""
 
     def close(self) -> None:
-        """Write out what is left."""
+        """Write buffered rows and close."""
 
 
 class TensorBoard:
-    """Event files in the run folder; what came after the step gone on from is hidden."""
+    """Event files in the run folder; events after the step resumed from are hidden."""
 
     def __init__(self, folder: Path, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -34,21 +34,21 @@ class TensorBoard:
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Pass on one row."""
+        """Log one row."""
         for name, value in _numbers(row).items():
             self._writer.add_scalar(f"{row['kind']}/{name}", value, row["step"])
 
     def close(self) -> None:
-        """Write out what is left."""
+        """Write buffered rows and close."""
         self._writer.close()
 
 
 class Trackio:
-    """A local trackio project named `saccade`; a resumed run goes on where it was.
+    """A local trackio project named `saccade`; a resumed run continues its old entry.
 
-    A run is called as its folder, with a part of the hash of its path, since the folders of a
-    comparison are called alike. Steps that are taken again after a kill are in it twice. What
-    trackio prints goes to stderr: stdout is for results.
+    The name of an entry is that of the run folder plus a part of the hash of its path, because the
+    run folders of different comparisons have the same names. Steps repeated after a kill appear
+    twice. Trackio's output goes to stderr, because stdout is for results.
     """
 
     def __init__(self, folder: Path, _step: int) -> None:
@@ -62,12 +62,12 @@ class Trackio:
             trackio.init(project="saccade", name=name, resume=resume)
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Pass on one row."""
+        """Log one row."""
         values = {f"{row['kind']}/{k}": v for k, v in _numbers(row).items()}
         self._trackio.log(values, step=row["step"])
 
     def close(self) -> None:
-        """Write out what is left."""
+        """Write buffered rows and close."""
         with redirect_stdout(sys.stderr):
             self._trackio.finish()
 
@@ -79,7 +79,7 @@ _TRACKERS: dict[str, type[TensorBoard] | type[Trackio]] = {
 
 
 def check_trackers(names: Iterable[str]) -> None:
-    """Raise for a tracker of `run.trackers` that is not installed, and say how to install it."""
+    """Raise if a tracker of `run.trackers` is not installed; the error says how to install it."""
     for name in names:
         if find_spec(name) is None:
             raise ConfigError(
@@ -88,9 +88,9 @@ def check_trackers(names: Iterable[str]) -> None:
 
 
 def open_trackers(names: Iterable[str], folder: Path, step: int) -> list[Tracker]:
-    """Open the trackers of `run.trackers` for a run that begins, or goes on, after a step.
+    """Open the trackers of `run.trackers` for a run that starts or resumes after `step`.
 
-    `check_trackers` has found them to be installed.
+    Call `check_trackers` first.
     """
     return [_TRACKERS[name](folder, step) for name in names]
 

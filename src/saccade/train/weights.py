@@ -1,7 +1,7 @@
-"""Sets of weights beside the live ones: the moving average, and the best so far.
+"""Copies of the weights: the moving average and the best so far.
 
-A set is a dictionary with the keys of the model's `state_dict`, on the model's device. Sharded
-models keep sharded sets.
+A copy is a dictionary with the keys of the model's `state_dict`, on the model's device. Copies of
+sharded models are sharded too.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Weights = dict[str, Tensor]
 
 
 def snapshot(model: nn.Module) -> Weights:
-    """A copy of the model's weights and buffers as they are now."""
+    """A copy of the model's current weights and buffers."""
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
 @contextmanager
 def swapped_in(model: nn.Module, weights: Weights | None) -> Iterator[None]:
-    """Give the model other weights for the length of a block; None changes nothing."""
+    """Give the model other weights within a block; None changes nothing."""
     if weights is None:
         yield
         return
@@ -39,12 +39,12 @@ def swapped_in(model: nn.Module, weights: Weights | None) -> Iterator[None]:
 class MovingAverage:
     """The exponential moving average of the weights, buffers included.
 
-    The decay grows as (1 + step) / (10 + step) until it reaches its value, so that the average
-    forgets the random start in a short run.
+    The decay grows as (1 + step) / (10 + step) up to `decay`, so that the random initial weights
+    soon lose their influence.
 
     Args:
-        model: The network to follow.
-        decay: Share of the old average that each step keeps.
+        model: The network whose weights are averaged.
+        decay: Fraction of the old average that a step keeps.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -64,12 +64,12 @@ class MovingAverage:
         self._live_counts = [live[name] for name in counts]
 
     def share(self, step: int) -> float:
-        """How far to move after optimiser step number `step` (1 is the first)."""
+        """Weight of the live weights in the update after optimizer step `step` (1 is the first)."""
         return 1 - min(self.decay, (1 + step) / (10 + step))
 
     @torch.no_grad()
     def update(self, share: Tensor) -> None:
-        """Move by a share (a scalar on the device) of the way to the live weights."""
+        """Move the average toward the live weights by the fraction `share`, a scalar tensor."""
         for averages, live in self._pairs:
             ways = torch._foreach_sub(live, averages)
             torch._foreach_mul_(ways, share)

@@ -1,1 +1,1 @@
-"""What `saccade analyze` finds out: crossing points, scaling of norms, distance from softmax."""
+"""`saccade analyze`: crossings, lengths of intermediate results, distance from softmax."""

@@ -1,13 +1,13 @@
-"""`saccade analyze approximation`: how far each attention is from softmax, and when.
+"""`saccade analyze approximation`: the distance of each attention from softmax.
 
-q and k are Gaussian, scaled so that the scores q.k / sqrt(D) have a given standard deviation: the
-*score magnitude*. Each attention forms its rows of weights for them, and is compared with softmax
-of the same scores by the total variation distance, sum |w - softmax| / 2: the share of a query's
-attention that lies on other keys than softmax would choose, 0 to 1.
+q and k are Gaussian, scaled so that the scores q.k / sqrt(D) have a given standard deviation, the
+*score magnitude*. The weights of each attention are compared with softmax of the same scores by the
+total variation distance, sum |w - softmax| / 2. It is the fraction of a query's attention that is
+on other keys than with softmax, between 0 and 1.
 
-TaylorShift divides q and k by their lengths; its temperature, which a model learns, is set so that
-its scores are as large as those of softmax. Feature maps that are not meant to be an exponential
-(`performer_relu` and the like) are measured as they start, untrained.
+TaylorShift divides q and k by their lengths. Its temperature, a learned parameter, is set so that
+its scores are as large as those of softmax. Feature maps that do not approximate an exponential
+(such as `performer_relu`) are measured untrained.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ FEATURES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 FEATURE_SPREADS = (0.25, 0.5, 1.0, 2.0)
 
 DRAWS = 8
-MOST_QUERIES = 256
+MAX_QUERIES = 256
 UNIFORM = "uniform"
-"""Every key alike: what attention is worth where it does not look at all."""
+"""Equal weights for all keys, for comparison."""
 
 LIMITS = (0.01, 0.05, 0.1, 0.2)
-"""Errors whose score magnitude is told."""
+"""Distances for which the score magnitude is reported."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Case:
     """One attention on one kind of input.
 
     Attributes:
-        sweep: What this case varies: `spread`, `tokens`, `head_dim` or `features`.
-        attention: A name of `list_attentions()`, or `uniform`.
+        sweep: Name of the varied attribute: `spread`, `tokens`, `head_dim` or `features`.
+        attention: A name from `list_attentions()`, or `uniform`.
         spread: Standard deviation of the scores.
         tokens: N.
         head_dim: D.
-        features: Number of random features M, where it is not the attention's default.
+        features: Number of random features M; None for the default of the attention.
     """
 
     sweep: str
@@ -67,13 +67,13 @@ class Case:
 
 @dataclass(frozen=True)
 class ErrorRow:
-    """How far a case is from softmax.
+    """The distance of a case from softmax.
 
     Attributes:
         case: The case.
-        misplaced: Total variation distance to softmax, median over independent draws.
-        p20: A fifth of the draws were closer.
-        p80: A fifth of the draws were farther.
+        misplaced: Total variation distance from softmax, median over independent draws.
+        p20: 20th percentile over the draws.
+        p80: 80th percentile over the draws.
         output_error: |o - o_softmax| / |o_softmax| for Gaussian values, median.
     """
 
@@ -85,7 +85,7 @@ class ErrorRow:
 
 
 def make_cases() -> list[Case]:
-    """All cases: over the score magnitude, N, D, and random features."""
+    """All cases of the sweeps over score magnitude, N, D, and random features."""
     names = [name for name in list_attentions() if name != "softmax"] + [UNIFORM]
     return [
         *(Case("spread", name, spread=spread) for name in names for spread in SPREADS),
@@ -112,11 +112,11 @@ class ApproximationFindings(Findings):
     theme: ClassVar[str] = "approximation"
     title: ClassVar[str] = "Distance from softmax"
     preface: ClassVar[str] = (
-        "Misplaced attention: the share of a query's attention that lies on other keys than "
-        "softmax would choose (total variation distance), median over "
+        "Misplaced attention: the fraction of a query's attention that is on other keys than with "
+        "softmax (total variation distance), median over "
         f"{DRAWS} independent draws of Gaussian q and k. The score magnitude is the standard "
-        "deviation of q.k / sqrt(D). Where nothing else is said it is 1, N = 256, D = 32, and "
-        "random features are the default number, D ln D. `uniform` looks at every key alike. "
+        "deviation of q.k / sqrt(D). By default it is 1, N = 256, D = 32, and the number of "
+        "random features is D ln D. `uniform` gives every key the same weight. "
         "TaylorShift's temperature is set so that its scores are as large as softmax's; feature "
         "maps are untrained."
     )
@@ -124,7 +124,7 @@ class ApproximationFindings(Findings):
     rows: list[ErrorRow] = field(default_factory=list)
 
     def curve(self, sweep: str, attention: str, **fixed: float) -> dict[float, ErrorRow]:
-        """What a sweep varies -> row, for one attention."""
+        """The rows of one attention in a sweep, by the value of the varied attribute."""
         found = {}
         for row in self.rows:
             same = all(getattr(row.case, name) == value for name, value in fixed.items())
@@ -133,19 +133,19 @@ class ApproximationFindings(Findings):
         return found
 
     def departures(self, attention: str) -> dict[float, float | None]:
-        """Limit -> score magnitude from which more attention than that is misplaced.
+        """For each limit, the score magnitude from which more attention is misplaced.
 
-        0 where it is at every magnitude measured, None where it is at none.
+        0 if the limit is exceeded at every measured magnitude, None if it never is.
         """
         curve = {x: row.misplaced for x, row in self.curve("spread", attention).items()}
         return {limit: _reaches(curve, limit) for limit in LIMITS}
 
     def attentions(self) -> list[str]:
-        """Those that were measured."""
+        """The attentions that were measured."""
         return list(dict.fromkeys(row.case.attention for row in self.rows))
 
     def conclusions(self) -> dict[str, Any]:
-        """Where each attention departs from softmax."""
+        """The score magnitudes from which each attention differs from softmax."""
         return {
             "departures": {
                 name: {str(limit): found for limit, found in self.departures(name).items()}
@@ -154,10 +154,10 @@ class ApproximationFindings(Findings):
         }
 
     def tables(self) -> list[Table]:
-        """One table a sweep, and where each attention departs."""
+        """The score magnitudes of the limits, and one table for each sweep."""
         columns = ("attention", *(f"{limit:.0%} misplaced from" for limit in LIMITS))
         lines = [
-            [name, *(_tell(spread) for spread in self.departures(name).values())]
+            [name, *(_magnitude_text(spread) for spread in self.departures(name).values())]
             for name in self.attentions()
         ]
         departures = Table("Score magnitude from which attention is misplaced", columns, lines)
@@ -183,22 +183,22 @@ class ApproximationFindings(Findings):
             yield Table(title, (unit, *(f"{x:.3g}" if x < 100 else f"{x:g}" for x in xs)), lines)
 
     def draw(self, stem: Path) -> list[Path]:
-        """Four panels: the function, the score magnitude, random features, N and D."""
+        """Draw four panels: the functions, score magnitude, random features, N and D."""
         from saccade.bench.analysis.approximation_plot import draw_approximation
 
         return draw_approximation(self, stem)
 
 
-def _tell(spread: float | None) -> str:
+def _magnitude_text(spread: float | None) -> str:
     if spread is None:
         return "-"
     return number(spread) if spread > 0 else f"<= {number(min(SPREADS))}"
 
 
 def _reaches(curve: Mapping[float, float], limit: float) -> float | None:
-    """Where a curve passes a limit for the first time, straight between points on log axes.
+    """The first crossing of a limit, interpolated linearly on log axes.
 
-    0 where it is above the limit from the start, None where it stays below.
+    0 if the first point is above the limit, None if the curve stays below.
     """
     leads = {x: log(max(y, 1e-12) / limit) for x, y in curve.items()}
     if leads and leads[min(leads)] > 0:
@@ -215,7 +215,7 @@ def run_approximation(
     *,
     report: Report = lambda message, share: None,
 ) -> None:
-    """Fill the findings, case by case."""
+    """Measure the cases and append them to the findings."""
     cases = make_cases() if cases is None else cases
     for done, case in enumerate(cases, 1):
         findings.rows.append(measure_case(case, device))
@@ -224,7 +224,7 @@ def run_approximation(
 
 
 def measure_case(case: Case, device: torch.device) -> ErrorRow:
-    """Draw q, k, v and random features several times and compare with softmax."""
+    """Compare an attention with softmax over several draws of q, k, v and random features."""
     pairs = [_errors(case, draw, device) for draw in range(DRAWS)]
     misplaced, outputs = torch.tensor(pairs, dtype=torch.float64).unbind(dim=1)
     p20, median, p80 = (float(misplaced.quantile(p)) for p in (0.2, 0.5, 0.8))
@@ -236,7 +236,7 @@ def _errors(case: Case, draw: int, device: torch.device) -> tuple[float, float]:
     generator = torch.Generator(device).manual_seed(draw)
     q, k, v = (torch.randn(size, generator=generator, device=device) for _ in range(3))
     q, k = q * sqrt(case.spread), k * sqrt(case.spread)
-    q = q[:, :, :MOST_QUERIES]
+    q = q[:, :, :MAX_QUERIES]
     exact = softmax_weights(q, k)
     difference = _weights(case, draw, q, k) - exact
     misplaced = float(difference.abs().sum(dim=-1).mean() / 2)
@@ -244,7 +244,7 @@ def _errors(case: Case, draw: int, device: torch.device) -> tuple[float, float]:
 
 
 def _weights(case: Case, draw: int, q: Tensor, k: Tensor) -> Tensor:
-    """The attention's rows, (1, 1, Q, N)."""
+    """The attention weights, (1, 1, Q, N)."""
     if case.attention == UNIFORM:
         return q.new_full((1, 1, q.shape[2], case.tokens), 1 / case.tokens)
     return _core(case, draw, q.device).attention_weights(q, k)

@@ -1,4 +1,4 @@
-"""Distance from softmax in one figure: four questions, each with its answer written into it."""
+"""Plot the distance from softmax in four panels with annotations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from saccade.bench.analysis.figures import COLOURS, new_figure, save_figure, tidy
+from saccade.bench.analysis.figures import COLORS, new_figure, save_figure, tidy
 from saccade.layers.performers import default_num_features
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["draw_approximation"]
 
 LOOKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "taylor": ("Taylor, 1 + s + s²/2", {"color": COLOURS[1], "marker": "o"}),
-    "taylorshift": ("TaylorShift (unit rows)", {"color": COLOURS[4], "marker": "s"}),
-    "performer": ("Performer (FAVOR+)", {"color": COLOURS[0], "marker": "^"}),
+    "taylor": ("Taylor, 1 + s + s²/2", {"color": COLORS[1], "marker": "o"}),
+    "taylorshift": ("TaylorShift (unit rows)", {"color": COLORS[4], "marker": "s"}),
+    "performer": ("Performer (FAVOR+)", {"color": COLORS[0], "marker": "^"}),
     "uniform": ("no attention: all keys alike", {"color": "black", "linestyle": (0, (4, 2))}),
 }
 OTHERS = {"color": "#AAAAAA", "linewidth": 1.2}
@@ -43,9 +43,9 @@ def draw_approximation(findings: ApproximationFindings, stem: Path) -> list[Path
 def _draw_functions(axes: Any) -> None:
     s = np.linspace(-4, 4, 400)
     axes.plot(s, np.exp(s), color="black", linewidth=2, label="softmax: exp(s)")
-    axes.plot(s, 1 + s + s**2 / 2, color=COLOURS[1], linewidth=2, label="Taylor: 1 + s + s²/2")
-    axes.axvspan(-1, 1, color=COLOURS[2], alpha=0.12, linewidth=0)
-    axes.text(0, 30, "close\nhere", ha="center", color=COLOURS[2], fontsize=9)
+    axes.plot(s, 1 + s + s**2 / 2, color=COLORS[1], linewidth=2, label="Taylor: 1 + s + s²/2")
+    axes.axvspan(-1, 1, color=COLORS[2], alpha=0.12, linewidth=0)
+    axes.text(0, 30, "close\nhere", ha="center", color=COLORS[2], fontsize=9)
     axes.annotate(
         "below s = −1 the weight\nof a key grows again",
         (-2.6, 1 - 2.6 + 2.6**2 / 2),
@@ -70,14 +70,14 @@ def _draw_functions(axes: Any) -> None:
 
 
 def _draw_spreads(axes: Any, findings: ApproximationFindings) -> None:
-    grey = "other feature maps, untrained"
+    gray = "other feature maps, untrained"
     for name in findings.attentions():
         curve = findings.curve("spread", name)
         if not curve:
             continue
-        label, look = LOOKS.get(name, (grey, OTHERS))
+        label, look = LOOKS.get(name, (gray, OTHERS))
         if name not in LOOKS:
-            grey = "_" + grey.lstrip("_")
+            gray = "_" + gray.lstrip("_")
         xs = sorted(curve)
         axes.plot(
             xs,
@@ -92,9 +92,9 @@ def _draw_spreads(axes: Any, findings: ApproximationFindings) -> None:
         "default random features are no\nnearer to softmax than no attention",
         (0.35, 15),
         (0.07, 35),
-        arrowprops={"arrowstyle": "->", "color": COLOURS[0]},
+        arrowprops={"arrowstyle": "->", "color": COLORS[0]},
         fontsize=8.5,
-        color=COLOURS[0],
+        color=COLORS[0],
     )
     axes.set_xscale("log", base=2)
     axes.set_xticks([1 / 16, 1 / 4, 1, 4], ["1/16", "1/4", "1", "4"])
@@ -112,30 +112,30 @@ def _mark_departures(axes: Any, findings: ApproximationFindings) -> None:
                 (14, -4),
                 textcoords="offset points",
                 fontsize=8.5,
-                color=COLOURS[1],
+                color=COLORS[1],
                 va="top",
             )
 
 
 def _draw_features(axes: Any, findings: ApproximationFindings) -> None:
     shades = ("#56B4E9", "#0072B2", "#00456B")
-    for spread, colour in zip((0.5, 1.0, 2.0), shades, strict=True):
+    for spread, color in zip((0.5, 1.0, 2.0), shades, strict=True):
         curve = findings.curve("features", "performer", spread=spread)
         if not curve:
             continue
         xs = sorted(curve)
         ys = [100 * curve[x].misplaced for x in xs]
-        axes.plot(xs, ys, color=colour, marker="^", markersize=4)
+        axes.plot(xs, ys, color=color, marker="^", markersize=4)
         axes.text(
-            xs[-1] * 1.15, ys[-1], f"scores {spread:g}", va="center", color=colour, fontsize=8.5
+            xs[-1] * 1.15, ys[-1], f"scores {spread:g}", va="center", color=color, fontsize=8.5
         )
         low, high = ([100 * getattr(curve[x], p) for x in xs] for p in ("p20", "p80"))
-        axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.fill_between(xs, low, high, color=color, alpha=0.15, linewidth=0)
         taylor = findings.curve("spread", "taylor").get(spread)
         if taylor is not None:
-            axes.axhline(100 * taylor.misplaced, color=COLOURS[1], linewidth=1, linestyle=":")
+            axes.axhline(100 * taylor.misplaced, color=COLORS[1], linewidth=1, linestyle=":")
             words = f"Taylor, scores {spread:g}"
-            axes.text(8, 104 * taylor.misplaced, words, va="bottom", fontsize=8.5, color=COLOURS[1])
+            axes.text(8, 104 * taylor.misplaced, words, va="bottom", fontsize=8.5, color=COLORS[1])
     default = default_num_features(32)
     axes.axvline(default, color="#555555", linewidth=0.8, linestyle=(0, (4, 2)))
     axes.text(default * 1.07, 4, f"default,\nM = {default}", fontsize=8.5, color="#555555")

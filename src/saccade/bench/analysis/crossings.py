@@ -31,7 +31,9 @@ Samples = Mapping[int, Sequence[float]]
 
 X = TypeVar("X", int, float)
 
-Verdict = Literal["crosses", "ahead from the start", "behind to the end", "not measured"]
+Verdict = Literal[
+    "crosses", "ahead from the start", "behind to the end", "not measured", "not reliable"
+]
 
 DRAWS = 400
 LEVEL = 0.9
@@ -50,6 +52,7 @@ class Crossing:
         changes: Every N at which the lead changes; more than one where the curves cross again.
         first_tokens: The smallest N that both were measured at.
         last_tokens: The largest.
+        reason: Why the measurements are not reliable, where they are not.
     """
 
     verdict: Verdict
@@ -59,6 +62,18 @@ class Crossing:
     changes: tuple[float, ...] = ()
     first_tokens: int | None = None
     last_tokens: int | None = None
+    reason: str = ""
+
+    def decided_by(self, grid: Sequence[int]) -> list[int]:
+        """The N of the grid that the verdict rests on: those around it, and their neighbors."""
+        low, high = self.low or grid[0], self.high or grid[-1]
+        if self.verdict == "ahead from the start":
+            low, high = grid[0], grid[0]
+        elif self.verdict == "behind to the end":
+            low, high = grid[-1], grid[-1]
+        first = max((i for i, n in enumerate(grid) if n <= low), default=0)
+        last = min((i for i, n in enumerate(grid) if n >= high), default=len(grid) - 1)
+        return list(grid[max(0, first - 1) : last + 2])
 
 
 def all_crossings(leads: Mapping[X, float], *, tie: float = 0.0) -> list[float]:
@@ -111,7 +126,7 @@ def bracket_crossing(
 def _crossing(
     grid: list[int], start: float, changes: tuple[float, ...], low: float | None, high: float
 ) -> Crossing:
-    ends = {"first_tokens": grid[0], "last_tokens": grid[-1]}
+    ends: dict[str, Any] = {"first_tokens": grid[0], "last_tokens": grid[-1]}
     least, most = (None if x is None or not isfinite(x) else float(x) for x in (low, high))
     if start == inf:
         return Crossing("behind to the end", None, least, None, changes, **ends)

@@ -27,6 +27,7 @@ from saccade.bench.analysis.crossover_lines import LINES, Point
 from saccade.bench.analysis.crossover_measure import Device, shape_on
 from saccade.bench.analysis.crossover_schedule import REACHES, Schedule, lengths
 from saccade.bench.analysis.findings import Findings, Report
+from saccade.bench.analysis.reliability import held_to_points, unsteady_points
 from saccade.bench.shapes import DTypeName
 from saccade.bench.tables import Table, number
 from saccade.ops.taylor import memory_threshold, speed_threshold
@@ -77,8 +78,10 @@ class CrossoverFindings(Findings):
         "form is ahead up to the end of the grid, between grid points on a straight line on log "
         "axes, with the 90 % interval of a bootstrap over the repeated timings; memory is "
         "measured once, and its interval is the piece of the grid. Leads in memory below 10 % "
-        "count as none. Every form was held to float64 once for each D. The grid is finer near "
-        "crossings; what was left out is told under Remarks."
+        "count as none. No crossing in time is named where the calls around it are unsteady (their "
+        "slowest fifth takes 1.5 times as long as their fastest) or times jump by more than work "
+        "can: the machine was busy with something else. Every form was held to float64 once for "
+        "each D. The grid is finer near crossings; what was left out is told under Remarks."
     )
 
     dtype: str
@@ -103,7 +106,9 @@ class CrossoverFindings(Findings):
         ours = self._select(head_dim, "efficient", form)
         theirs = self._select(head_dim, rival, None if rival == "softmax" else form)
         if measure == "time":
-            crossing = find_crossing(_fastest(theirs), _fastest(ours))
+            rival_points, our_points = _fastest(theirs), _fastest(ours)
+            crossing = find_crossing(_times(rival_points), _times(our_points))
+            crossing = held_to_points(crossing, rival_points, our_points)
         else:
             crossing = bracket_crossing(_leanest(theirs), _leanest(ours))
         threshold = speed_threshold if measure == "time" else memory_threshold
@@ -166,7 +171,8 @@ class CrossoverFindings(Findings):
                     p.line,
                     f"{p.tokens:,}",
                     str(p.heads),
-                    f"{number(p.median_ms)} ({number(p.p20_ms)}-{number(p.p80_ms)})",
+                    f"{number(p.median_ms)} ({number(p.p20_ms)}-{number(p.p80_ms)})"
+                    + (" unsteady" if p.is_unsteady else ""),
                     number(p.tokens_per_s),
                     number(p.flops / 1e9),
                     number(p.peak_mib),
@@ -185,6 +191,8 @@ class CrossoverFindings(Findings):
 
 def tell(crossing: Crossing) -> str:
     """A crossing in a few words."""
+    if crossing.verdict == "not reliable":
+        return f"not named: {crossing.reason}"
     if crossing.verdict == "behind to the end":
         return f"not up to {crossing.last_tokens:,}"
     if crossing.tokens is None:
@@ -215,16 +223,25 @@ def run_crossover(
     Budget(schedule, points, findings.remarks, bench.measure, budget, report).run(
         after_coarse=lambda: bench.add_memory(points, head_dims)
     )
+    if shaky := unsteady_points(points):
+        findings.remarks.append(
+            f"{len(shaky)} of {len(points)} points are unsteady; is the machine busy with "
+            "something else?"
+        )
     findings.complete = True
 
 
-def _fastest(points: list[Point]) -> Samples:
-    """N -> times of the line with the smallest median there."""
+def _fastest(points: list[Point]) -> dict[int, Point]:
+    """N -> the point of the line with the smallest median there."""
     best: dict[int, Point] = {}
     for point in points:
         if point.tokens not in best or point.median_ms < best[point.tokens].median_ms:
             best[point.tokens] = point
-    return {tokens: point.times_ms for tokens, point in best.items()}
+    return best
+
+
+def _times(points: dict[int, Point]) -> Samples:
+    return {tokens: point.times_ms for tokens, point in points.items()}
 
 
 def _leanest(points: list[Point]) -> dict[int, float]:

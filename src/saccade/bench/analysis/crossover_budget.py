@@ -11,10 +11,10 @@ from saccade.bench.analysis.crossover_schedule import Schedule, Step
 from saccade.bench.analysis.findings import Report
 from saccade.bench.shapes import Shape
 
-__all__ = ["LEAST_ROUNDS", "Budget"]
+__all__ = ["MIN_ROUNDS", "Budget"]
 
-LEAST_ROUNDS = 3
-LEAST_LENGTHS = 2
+MIN_ROUNDS = 3
+MIN_LENGTHS = 2
 EXTRA_CALLS = 2
 
 Measure = Callable[[Shape, Sequence[Line]], Iterable[Point]]
@@ -71,10 +71,10 @@ class Budget:
 
     def _fits(self, step: Step) -> bool:
         done = {p.tokens for p in self.points if p.head_dim == step.head_dim}
-        if len(done) < LEAST_LENGTHS:
+        if len(done) < MIN_LENGTHS:
             return True
         left_s = self.seconds - (self.clock() - self._start)
-        return 1e-3 * self.schedule.expected_ms(step) * (LEAST_ROUNDS + EXTRA_CALLS) < left_s
+        return 1e-3 * self.schedule.expected_ms(step) * (MIN_ROUNDS + EXTRA_CALLS) < left_s
 
     def _remark(self) -> None:
         for head_dim, lengths in sorted(self._skipped.items()):

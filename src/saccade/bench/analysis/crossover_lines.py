@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from saccade.bench.clock import summarise
+from saccade.bench.clock import summarize
+from saccade.bench.results import is_unsteady
 from saccade.bench.shapes import Shape
 
 __all__ = ["LINES", "Form", "Line", "Point", "Role", "make_point"]
@@ -86,12 +87,17 @@ class Point:
     flops: int
     peak_mib: float | None = None
 
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether its calls differ too much to tell a time."""
+        return is_unsteady(self.p20_ms, self.p80_ms)
+
 
 def make_point(
     line: Line, shape: Shape, times_ms: list[float], flops: int, peak_mib: float | None = None
 ) -> Point:
     """The point of a line at a shape, from its timed calls."""
-    timing, heads = summarise(times_ms), shape.batch * shape.heads
+    timing, heads = summarize(times_ms), shape.batch * shape.heads
     return Point(
         line=line.name,
         role=line.role,

@@ -7,6 +7,7 @@ at its first shape of every D, before it is timed.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
@@ -14,11 +15,11 @@ from statistics import median
 import torch
 
 from saccade.bench.accuracy import Problem
-from saccade.bench.analysis.crossover_budget import LEAST_ROUNDS
+from saccade.bench.analysis.crossover_budget import MIN_ROUNDS
 from saccade.bench.analysis.crossover_lines import LINES, Line, Point, make_point
 from saccade.bench.analysis.crossover_schedule import is_power_of_two
 from saccade.bench.attention import make_call
-from saccade.bench.clock import repeat_ms
+from saccade.bench.clock import repeat_ms, summarize
 from saccade.bench.mechanisms import Operation, Setting, find
 from saccade.bench.memory import cuda_peak_mib, probe_peaks_mib
 from saccade.bench.shapes import DTypeName, Shape
@@ -27,7 +28,7 @@ __all__ = ["Device", "shape_on"]
 
 Call = Callable[[], object]
 
-MOST_ROUNDS = 40
+MAX_ROUNDS = 40
 AT_ONCE = {"cpu": 1, "cuda": 10}
 TURN_MS = 20.0
 """How long one turn of a form may take; a call that takes longer is made alone."""
@@ -144,14 +145,26 @@ class Device:
 def take_turns(
     calls: Mapping[Line, Call], device: torch.device, seconds: float
 ) -> dict[Line, list[float]]:
-    """Milliseconds of every call, a few of each in turn, for about so many seconds."""
+    """Milliseconds of every call, a few of each in turn, for about so many seconds.
+
+    Every round begins with another line. Unsteady calls are repeated for twice as long.
+    """
     times: dict[Line, list[float]] = {line: [] for line in calls}
-    start, rounds = time.monotonic(), 0
-    while rounds < LEAST_ROUNDS or (rounds < MOST_ROUNDS and time.monotonic() - start < seconds):
-        for line, call in calls.items():
-            times[line] += repeat_ms(call, device, _at_once(times[line], device))
+    lines, start, rounds = deque(calls), time.monotonic(), 0
+    while rounds < MIN_ROUNDS or (
+        rounds < MAX_ROUNDS and time.monotonic() - start < _patience(times, seconds)
+    ):
+        for line in lines:
+            times[line] += repeat_ms(calls[line], device, _at_once(times[line], device))
+        lines.rotate(-1)
         rounds += 1
     return times
+
+
+def _patience(times: Mapping[Line, list[float]], seconds: float) -> float:
+    """For how long to go on, by the calls so far."""
+    unsteady = any(summarize(found).is_unsteady for found in times.values())
+    return 2 * seconds if unsteady else seconds
 
 
 def _at_once(times_ms: list[float], device: torch.device) -> int:

@@ -6,7 +6,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saccade.bench.analysis.figures import COLOURS, new_figure, save_figure, tidy
+from saccade.bench.analysis.figures import COLORS, new_figure, save_figure, tidy
 from saccade.ops.taylor import memory_threshold, speed_threshold
 
 if TYPE_CHECKING:
@@ -20,20 +20,20 @@ __all__ = ["draw_crossover", "make_figure"]
 
 ROLES: dict[str, dict[str, Any]] = {
     "softmax": {"color": "black", "marker": "."},
-    "direct": {"color": COLOURS[1], "marker": "s"},
-    "efficient": {"color": COLOURS[0], "marker": "o"},
+    "direct": {"color": COLORS[1], "marker": "s"},
+    "efficient": {"color": COLORS[0], "marker": "o"},
 }
 SLOWER_SOFTMAX: dict[str, dict[str, Any]] = {"softmax, flash": {"color": "#888888"}}
 LEGEND_ROWS = 2
-MOST_TICKS = 5
+MAX_TICKS = 5
 FORMS: dict[str, Any] = {"fused": "-", "torch": (0, (4, 1.5)), "published": (0, (1, 1.5))}
 
 PAIRS: dict[tuple[str, str], tuple[str, str, str]] = {
-    ("published", "direct"): ("as published: efficient ahead of direct", COLOURS[3], "D"),
-    ("published", "softmax"): ("as published: efficient ahead of softmax", COLOURS[4], "D"),
-    ("torch", "direct"): ("torch: efficient ahead of direct", COLOURS[0], "o"),
+    ("published", "direct"): ("as published: efficient ahead of direct", COLORS[3], "D"),
+    ("published", "softmax"): ("as published: efficient ahead of softmax", COLORS[4], "D"),
+    ("torch", "direct"): ("torch: efficient ahead of direct", COLORS[0], "o"),
     ("torch", "softmax"): ("torch: efficient ahead of softmax", "black", "o"),
-    ("fused", "direct"): ("fused: efficient ahead of direct", COLOURS[2], "s"),
+    ("fused", "direct"): ("fused: efficient ahead of direct", COLORS[2], "s"),
     ("fused", "softmax"): ("fused: efficient ahead of softmax", "#7F7F7F", "s"),
 }
 
@@ -75,12 +75,12 @@ def make_figure(findings: CrossoverFindings) -> Figure:
 
 
 def _add_legend(figure: Any) -> None:
-    """The lines of the upper panels, and what the grey ones mean."""
+    """The lines of the upper panels, and what the gray ones mean."""
     from matplotlib.lines import Line2D
 
     lines, names = figure.axes[0].get_legend_handles_labels()
-    grey: dict[str, Any] = {"D(D+1)/2": "-", "D²": FORMS["published"]}
-    for words, style in grey.items():
+    gray: dict[str, Any] = {"D(D+1)/2": "-", "D²": FORMS["published"]}
+    for words, style in gray.items():
         lines.append(Line2D([], [], color="#999999", linestyle=style))
         names.append(f"theory, {words} features")
     columns = ceil(len(names) / LEGEND_ROWS)
@@ -129,9 +129,9 @@ def _draw_throughput(axes: Any, points: list[Point], found: list[Comparison]) ->
     axes.axvline(speed_threshold(dim, symmetric=True), color="#999999", linewidth=1)
     for c in found:
         if c.measure == "time" and c.crossing.verdict == "crosses" and c.form != "published":
-            colour = PAIRS[c.form, c.rival][1]
-            axes.axvspan(*_interval(c.crossing), color=colour, alpha=0.15, linewidth=0)
-            axes.axvline(c.crossing.tokens, color=colour, linewidth=1, linestyle="--")
+            color = PAIRS[c.form, c.rival][1]
+            axes.axvspan(*_interval(c.crossing), color=color, alpha=0.15, linewidth=0)
+            axes.axvline(c.crossing.tokens, color=color, linewidth=1, linestyle="--")
     axes.set_ylabel("tokens a second and head")
 
 
@@ -153,7 +153,7 @@ def _finish_panel(axes: Any, points: list[Point], *, first: bool) -> None:
     ticks = [n for n in lengths if n & (n - 1) == 0]
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    shown = ticks[:: ceil(len(ticks) / MOST_TICKS)]
+    shown = ticks[:: ceil(len(ticks) / MAX_TICKS)]
     axes.set_xticks(shown, [f"{n:,}" for n in shown], fontsize=8)
     axes.set_xlim(lengths[0] / 1.2, lengths[-1] * 1.2)
     tidy(axes)
@@ -182,7 +182,7 @@ def _draw_crossings(axes: Any, dims: list[int], found: list[Comparison], measure
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_xlabel("head dim D")
     axes.set_ylabel("tokens N")
-    axes.set_title(f"Ahead in {measure} from N tokens on: theory (grey) and measured", fontsize=10)
+    axes.set_title(f"Ahead in {measure} from N tokens on: theory (gray) and measured", fontsize=10)
     _explain_marks(axes, pairs, {c.crossing.verdict for c in found})
     tidy(axes)
 
@@ -190,17 +190,17 @@ def _draw_crossings(axes: Any, dims: list[int], found: list[Comparison], measure
 def _draw_mark(axes: Any, comparison: Comparison, shift: float) -> None:
     """A crossing with its interval, or an empty triangle where the grid ended without one."""
     crossing, x = comparison.crossing, comparison.head_dim * shift
-    _, colour, marker = PAIRS[comparison.form, comparison.rival]
+    _, color, marker = PAIRS[comparison.form, comparison.rival]
     if crossing.verdict == "crosses" and crossing.tokens is not None:
         low, high = _interval(crossing)
         errors = [[crossing.tokens - low], [high - crossing.tokens]]
         axes.errorbar(
-            x, crossing.tokens, errors, color=colour, marker=marker, markersize=6, capsize=3
+            x, crossing.tokens, errors, color=color, marker=marker, markersize=6, capsize=3
         )
     elif crossing.verdict in ENDS:
         triangle, _ = ENDS[crossing.verdict]
         ends = {"^": crossing.last_tokens, "v": crossing.first_tokens}
-        axes.plot(x, ends[triangle], marker=triangle, color=colour, fillstyle="none")
+        axes.plot(x, ends[triangle], marker=triangle, color=color, fillstyle="none")
 
 
 def _explain_marks(axes: Any, pairs: list[tuple[str, str]], verdicts: set[Verdict]) -> None:
@@ -208,8 +208,8 @@ def _explain_marks(axes: Any, pairs: list[tuple[str, str]], verdicts: set[Verdic
     from matplotlib.lines import Line2D
 
     lines, names = axes.get_legend_handles_labels()
-    for name, colour, marker in (PAIRS[key] for key in pairs):
-        lines.append(Line2D([], [], color=colour, marker=marker, linestyle="none"))
+    for name, color, marker in (PAIRS[key] for key in pairs):
+        lines.append(Line2D([], [], color=color, marker=marker, linestyle="none"))
         names.append(name)
     for triangle, words in (ENDS[verdict] for verdict in ENDS if verdict in verdicts):
         lines.append(

@@ -213,7 +213,7 @@ class Schedule:
 
 
 def _between(left: int, right: int) -> int:
-    """The power of two in the middle, or half-way between two that are neighbours."""
+    """The power of two in the middle, or half-way between two that are neighbors."""
     if right <= 2 * left:
         return 3 * left // 2
     return 1 << round((log2(left) + log2(right)) / 2)

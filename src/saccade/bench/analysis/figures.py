@@ -1,20 +1,22 @@
-"""What the figures of the analyses share: size, colours, grid, files."""
+"""Helpers for the figures of the analyses: size, colors, grid, files."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saccade.bench.plots import COLOURS
+from saccade.bench.plots import COLORS
+from saccade.io import write_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "new_figure", "save_figure", "tidy"]
+__all__ = ["COLORS", "new_figure", "save_figure", "tidy"]
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure of so many inches that needs no display."""
+    """A figure of this size in inches, which needs no display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -24,15 +26,15 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def tidy(axes: Any) -> None:
-    """A light grid, no minor ticks, no box."""
+    """Set a light grid and remove minor ticks and the box."""
     axes.minorticks_off()
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def save_figure(figure: Figure, stem: Path) -> list[Path]:
-    """Write `stem`.png and `stem`.svg, the SVG without a date: equal figures are equal files."""
+    """Write `stem`.png and `stem`.svg; the SVG has no date, so equal figures give equal files."""
     paths = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
-    figure.savefig(paths[0], dpi=130)
-    figure.savefig(paths[1], metadata={"Date": None})
+    write_file(paths[0], partial(figure.savefig, format="png", dpi=130))
+    write_file(paths[1], partial(figure.savefig, format="svg", metadata={"Date": None}))
     return paths

@@ -1,4 +1,4 @@
-"""What every analysis has in common: how it tells of its progress, and the files it leaves."""
+"""Base class of the results of analyses, progress reports, and result files."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from typing import Any, ClassVar
 
 from saccade.bench.output import result_stem
 from saccade.bench.tables import Table, markdown_table, provenance
+from saccade.io import write_file
 
 __all__ = ["Findings", "Report", "write_findings"]
 
 VERSION = 1
 
 Report = Callable[[str, float], None]
-"""Is told what was done last, and which part of the whole is done, 0 to 1."""
+"""Called with a message on the last step and the fraction of the work done, 0 to 1."""
 
 
 @dataclass
 class Findings:
-    """The result of an analysis, whole or as far as it got.
+    """The result of an analysis, complete or interrupted.
 
     Attributes:
         environment: Hardware, versions, command line, git revision.
-        complete: False where it was interrupted.
+        complete: False if the analysis was interrupted.
     """
 
     theme: ClassVar[str]
@@ -36,15 +37,15 @@ class Findings:
     complete: bool = field(default=False, kw_only=True)
 
     def conclusions(self) -> dict[str, Any]:
-        """What follows from the measurements, as JSON values."""
+        """The conclusions from the measurements, as JSON values."""
         raise NotImplementedError
 
     def tables(self) -> list[Table]:
-        """The findings for people."""
+        """The findings as tables."""
         raise NotImplementedError
 
     def draw(self, stem: Path) -> list[Path]:
-        """Write `stem`.png and `stem`.svg; nothing where there is nothing to draw."""
+        """Write `stem`.png and `stem`.svg; write nothing if there is nothing to draw."""
         raise NotImplementedError
 
     def to_json(self) -> str:
@@ -54,12 +55,12 @@ class Findings:
 
 
 def write_findings(findings: Findings, folder: Path, hardware: str) -> list[Path]:
-    """Write JSON, Markdown and figures; those of an interrupted run are named `_partial`."""
+    """Write JSON, Markdown and figures; files of an incomplete result are named `_partial`."""
     stem = result_stem(folder, findings.theme, hardware, complete=findings.complete)
     figures = findings.draw(stem)
     written = [stem.with_suffix(".json"), stem.with_suffix(".md"), *figures]
-    written[0].write_text(findings.to_json())
-    written[1].write_text(_markdown(findings, figures[0].name if figures else None))
+    write_file(written[0], findings.to_json())
+    write_file(written[1], _markdown(findings, figures[0].name if figures else None))
     return written
 
 
@@ -67,7 +68,7 @@ def _markdown(findings: Findings, figure: str | None) -> str:
     facts = findings.environment
     parts = [f"# {findings.title} on {facts['device_name']}\n", f"{provenance(facts)}\n"]
     if not findings.complete:
-        parts.append("**Interrupted: this is as far as it got.**\n")
+        parts.append("**Interrupted: later measurements are missing.**\n")
     parts.append(f"{findings.preface}\n")
     if figure is not None:
         parts.append(f"![{findings.title}]({figure})\n")

@@ -1,4 +1,4 @@
-"""Power laws y = C N^p d^r fitted by least squares on log axes, with standard errors."""
+"""Fit power laws y = C N^p d^r by least squares of the logarithms, with standard errors."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class PowerLaw:
 
     Attributes:
         tokens: Exponent of N.
-        tokens_error: Its standard error, from the residuals.
+        tokens_error: Standard error of `tokens`, from the residuals.
         dim: Exponent of d.
-        dim_error: Its standard error.
+        dim_error: Standard error of `dim`.
         constant: The factor.
-        points: How many were fitted.
+        points: Number of fitted points.
     """
 
     tokens: float
@@ -34,7 +34,7 @@ class PowerLaw:
     points: int
 
     def __call__(self, tokens: float, dim: float) -> float:
-        """The law's value."""
+        """Evaluate the law."""
         return float(self.constant * tokens**self.tokens * dim**self.dim)
 
 
@@ -42,7 +42,7 @@ def fit_power_law(points: Sequence[tuple[int, int, float]]) -> PowerLaw:
     """Fit (N, d, y) with y > 0.
 
     Raises:
-        ConfigError: Where the points do not tell N from d, or are too few for an error.
+        ConfigError: There are fewer than 4 points, or they do not determine both exponents.
     """
     table = np.asarray(points, dtype=np.float64).reshape(-1, 3)
     design = np.column_stack([np.log(table[:, :2]), np.ones(len(table))])

@@ -1,11 +1,11 @@
-"""`saccade analyze scaling`: how large the intermediate results of TaylorShift get, over N and d.
+"""`saccade analyze scaling`: the size of TaylorShift's intermediate results over N and d.
 
-The published analysis (arXiv:2403.02920) draws q, k, v from a Gaussian, puts a 1 in front of every
-v so that numerator and denominator are one product, and looks at the mean Euclidean length of each
-intermediate result. Here the same is done for three ways of preparing q, k and v, and the lengths
-are compared with what their moments say (`docs/analyze.md` has the derivation).
+The published analysis (arXiv:2403.02920) draws q, k, v from a Gaussian and puts a 1 in front of
+every v, so that one product gives numerator and denominator. It measures the mean Euclidean length
+of each intermediate result. This module does the same for three ways of preparing q, k and v, and
+compares the lengths with predictions from the moments (derived in `docs/analyze.md`).
 
-Cost: N d^2 (d+1) products for the state, in chunks of tokens; at most 1024 queries are followed.
+Cost: N d^2 (d+1) products for the state, in chunks of tokens; at most 1024 queries are used.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ __all__ = ["DIMS", "TOKENS", "NormRow", "ScalingFindings", "measure_norms", "run
 
 TOKENS = tuple(2**i for i in range(2, 18))  # 4 .. 131072
 DIMS = (8, 16, 32, 64)
-LEAST_SAMPLES, MOST_SAMPLES = 4, 64
-MOST_PRODUCTS = 1 << 35
-"""N d^3 of all samples of a shape together, where that allows more than the fewest."""
-MOST_QUERIES = 1024
-MOST_ENTRIES = 1 << 23
+MIN_SAMPLES, MAX_SAMPLES = 4, 64
+MAX_PRODUCTS = 1 << 35
+"""Limit of N d^3 times the number of samples of a shape; at least `MIN_SAMPLES` are drawn."""
+MAX_QUERIES = 1024
+MAX_ENTRIES = 1 << 23
 CHUNK = 2048
 
 ASYMPTOTIC = 16
-"""Power laws are fitted where N >= 16 d^2, so that what is left out is a few percent at most."""
+"""Power laws are fitted to N >= 16 d^2, where lower-order terms are at most a few percent."""
 
 TOLERANCE = 0.1
-SMALLEST_POWER = 0.5
-"""An exponent may be off by 10 % of itself, or of 1/2, the smallest that occurs, where it is 0."""
+MIN_POWER = 0.5
+"""Allowed error of an exponent: 10 % of it, or 10 % of 1/2 if the expected exponent is 0."""
 
 
 @dataclass(frozen=True)
 class NormRow:
-    """Mean lengths of all intermediate results for one way of preparing q, k, v, one N and one d.
+    """Mean lengths of all intermediate results for one setting, one N and one d.
 
     Attributes:
         setting: A key of `SETTINGS`.
         tokens: N.
         head_dim: d.
-        samples: Over how many draws of all tokens the mean is taken.
-        norms: Quantity -> mean length.
-        expected: Quantity -> what the moments say.
-        published_denominator: The denominator's mean as the published script weighs its terms.
+        samples: Number of draws of all tokens that the mean is taken over.
+        norms: Mean length of each quantity.
+        expected: Length of each quantity predicted from the moments.
+        published_denominator: Mean denominator with the weights of the published script.
     """
 
     setting: str
@@ -76,13 +76,13 @@ class NormRow:
 
 
 def measure_norms(setting: Setting, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
-    """Quantity -> lengths, for q, k, v (B, N, d) drawn from a Gaussian, prepared as `setting` says.
+    """Lengths of each quantity for Gaussian q, k, v (B, N, d), prepared according to `setting`.
 
-    `published` is the denominator with the published script's weights.
+    `published` is the denominator with the weights of the published script.
     """
     q, k = (setting.prepare(x) for x in (q, k))
     values = F.pad(v, (1, 0), value=1.0) * setting.value_factor(v.shape[1])  # (B, N, 1 + d)
-    queries = q[:, :MOST_QUERIES]
+    queries = q[:, :MAX_QUERIES]
     state = k.new_zeros(len(k), k.shape[-1] ** 2, values.shape[-1])  # (B, d^2, 1 + d)
     for part in pieces(k.shape[1], CHUNK):
         state += _box(k[:, part]).mT @ values[:, part]
@@ -93,7 +93,7 @@ def measure_norms(setting: Setting, q: Tensor, k: Tensor, v: Tensor) -> dict[str
     taylor = _mix(terms, TAYLOR_WEIGHTS, setting.alpha(q.shape[-1]))
     return {
         "q⊠q": box.norm(dim=-1),
-        "k⊠k": _box(k[:, :MOST_QUERIES]).norm(dim=-1),
+        "k⊠k": _box(k[:, :MAX_QUERIES]).norm(dim=-1),
         "(k⊠k)ᵀv": state.flatten(1).norm(dim=-1),
         "(qkᵀ)²v": square.norm(dim=-1),
         "qkᵀv": linear.norm(dim=-1),
@@ -112,14 +112,14 @@ def _box(x: Tensor) -> Tensor:
 def _mix(
     terms: tuple[Tensor, Tensor, Tensor], weights: tuple[float, float, float], alpha: float = 1.0
 ) -> Tensor:
-    """a (qk)^2 v + b alpha^2 (qk) v + c alpha^4 sum v: alpha undoes what scaling did to s."""
+    """a (qk)^2 v + b alpha^2 (qk) v + c alpha^4 sum v; alpha compensates for the scaling of s."""
     (square, linear, constant), (a, b, c) = terms, weights
     return a * square + b * alpha**2 * linear + c * alpha**4 * constant
 
 
 @dataclass
 class ScalingFindings(Findings):
-    """Mean lengths over N and d, and the power laws through them."""
+    """Mean lengths over N and d, and the fitted power laws."""
 
     theme: ClassVar[str] = "scaling"
     title: ClassVar[str] = "How large intermediate results get"
@@ -134,7 +134,7 @@ class ScalingFindings(Findings):
     rows: list[NormRow] = field(default_factory=list)
 
     def laws(self) -> dict[str, dict[str, PowerLaw]]:
-        """Setting -> quantity -> fitted law, where there are points enough."""
+        """The fitted law of each setting and quantity with enough points."""
         return {name: found for name in SETTINGS if (found := self._laws_of(name))}
 
     def _laws_of(self, setting: str) -> dict[str, PowerLaw]:
@@ -149,14 +149,14 @@ class ScalingFindings(Findings):
         return laws
 
     def verdicts(self) -> dict[str, dict[str, bool]]:
-        """Setting -> quantity -> whether both exponents are within 10 % of the analysis'."""
+        """For each setting and quantity: True if both exponents are close to the derived ones."""
         return {
             setting: {name: is_close(law, setting, name) for name, law in laws.items()}
             for setting, laws in self.laws().items()
         }
 
     def conclusions(self) -> dict[str, Any]:
-        """The fits, the analysis' exponents, and whether they agree."""
+        """The fits, the derived exponents, and whether they agree."""
         verdicts = self.verdicts()
         return {
             "laws": [
@@ -174,7 +174,7 @@ class ScalingFindings(Findings):
         }
 
     def tables(self) -> list[Table]:
-        """Exponents beside the analysis', and the two denominators."""
+        """Fitted and derived exponents, and the two denominators."""
         return [*self._law_tables(), *self._denominator_tables()]
 
     def _law_tables(self) -> Iterator[Table]:
@@ -197,7 +197,7 @@ class ScalingFindings(Findings):
             yield Table(f"{setting}: {SETTINGS[setting].words}", (*columns, "within 10 %"), lines)
 
     def _denominator_tables(self) -> Iterator[Table]:
-        """Denominator / N at the largest N, by both polynomials."""
+        """Denominator / N at the largest N, for both polynomials."""
         lines = []
         for dim in sorted({row.head_dim for row in self.rows}):
             own = [r for r in self.rows if (r.setting, r.head_dim) == ("unit", dim)]
@@ -227,10 +227,10 @@ class ScalingFindings(Findings):
 
 
 def is_close(law: PowerLaw, setting: str, quantity: str) -> bool:
-    """Whether both exponents of a fit are within 10 % of the analysis'."""
+    """True if both fitted exponents are within the tolerance of the derived ones."""
     expected = QUANTITIES[quantity].exponents[setting]
     return all(
-        abs(found - wanted) <= TOLERANCE * max(abs(wanted), SMALLEST_POWER)
+        abs(found - wanted) <= TOLERANCE * max(abs(wanted), MIN_POWER)
         for found, wanted in zip((law.tokens, law.dim), expected, strict=True)
     )
 
@@ -244,7 +244,7 @@ def run_scaling(
     dims: tuple[int, ...] = DIMS,
     report: Report = lambda message, share: None,
 ) -> None:
-    """Fill the findings, the cheap shapes first."""
+    """Fill the findings, starting with the cheapest shapes."""
     shapes = sorted(((n, d) for n in tokens for d in dims), key=lambda s: s[0] * s[1] ** 3)
     total, done = sum(_cost(*shape) for shape in shapes), 0
     for n, d in shapes:
@@ -256,19 +256,19 @@ def run_scaling(
 
 
 def _samples(tokens: int, dim: int) -> int:
-    """How often to draw: all queries share the sum of v, so that one draw is one sample."""
-    return max(LEAST_SAMPLES, min(MOST_SAMPLES, MOST_PRODUCTS // (tokens * dim**3)))
+    """Number of draws; all queries of a draw share the sum of v, so a draw is one sample."""
+    return max(MIN_SAMPLES, min(MAX_SAMPLES, MAX_PRODUCTS // (tokens * dim**3)))
 
 
 def _cost(tokens: int, dim: int) -> int:
-    """Work of a shape, a constant share for its overhead."""
+    """Estimated work of a shape, with a constant for its overhead."""
     return _samples(tokens, dim) * tokens * dim**3 + (1 << 30)
 
 
 def _measure(name: str, tokens: int, dim: int, device: torch.device) -> NormRow:
     setting = SETTINGS[name]
     samples = _samples(tokens, dim)
-    at_once = max(1, min(samples, CHUNK // tokens, MOST_ENTRIES // dim**3))
+    at_once = max(1, min(samples, CHUNK // tokens, MAX_ENTRIES // dim**3))
     generator = torch.Generator(device).manual_seed(tokens + dim)
     sums: dict[str, float] = {}
     drawn = 0

@@ -1,11 +1,11 @@
-"""Lengths of intermediate results over N, one panel each: dots measured, lines from the moments."""
+"""Plot lengths of intermediate results over N: measured points and predicted lines."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saccade.bench.analysis.figures import COLOURS, new_figure, save_figure, tidy
+from saccade.bench.analysis.figures import COLORS, new_figure, save_figure, tidy
 from saccade.bench.analysis.scaling_theory import QUANTITIES, SETTINGS, predict
 
 if TYPE_CHECKING:
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 __all__ = ["draw_scaling"]
 
 LOOKS: dict[str, dict[str, Any]] = {
-    "none": {"color": COLOURS[1], "marker": "^"},
-    "unit": {"color": COLOURS[0], "marker": "o"},
-    "scaled": {"color": COLOURS[2], "marker": "s"},
+    "none": {"color": COLORS[1], "marker": "^"},
+    "unit": {"color": COLORS[0], "marker": "o"},
+    "scaled": {"color": COLORS[2], "marker": "s"},
 }
 LINES: tuple[Any, Any] = ("-", (0, (1, 1.5)))
-"""Of the smallest and the largest d."""
+"""Line styles of the smallest and the largest d."""
 
 
 def draw_scaling(findings: ScalingFindings, stem: Path) -> list[Path]:

@@ -1,11 +1,11 @@
-"""What the lengths of intermediate results should be, from the moments of Gaussian q, k and v.
+"""Predict the lengths of intermediate results from the moments of Gaussian q, k and v.
 
 With m1 = E|x|^2 and m2 = E|x|^4 of a row of q or k, whose directions are independent and uniform,
 
     E s^2 = m1^2 / d          E s^4 = 3 m2^2 / (d (d+2))          s = q.k
 
 and the squared length of each result is a sum over its coordinates; `docs/analyze.md` derives them.
-A row of v is (1, Gaussian), times a factor f. For large N the first term in each root prevails and
+A row of v is (1, Gaussian) times a factor f. For large N the first term in each root dominates and
 gives the exponents of the table.
 """
 
@@ -29,10 +29,10 @@ __all__ = [
 ]
 
 TAYLOR_WEIGHTS = (0.5, 1.0, 1.0)
-"""Of s^2, s and 1."""
+"""Coefficients of s^2, s and 1."""
 
 PUBLISHED_WEIGHTS = (1.0, 0.5, 0.5)
-"""Those of the published analysis script, which are not Taylor's."""
+"""Coefficients in the published analysis script, which differ from the Taylor polynomial."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Setting:
     """A way of preparing q, k and v.
 
     Attributes:
-        words: What is done, for people.
-        unit: Whether rows of q and k are divided by their length.
-        scaled: Whether they are then multiplied by alpha = d^(1/4), and v divided by N.
+        words: Description for tables and figures.
+        unit: True if rows of q and k are divided by their length.
+        scaled: True if they are then multiplied by alpha = d^(1/4), and v is divided by N.
     """
 
     words: str
@@ -58,7 +58,7 @@ class Setting:
         return 1 / tokens if self.scaled else 1.0
 
     def prepare(self, x: Tensor) -> Tensor:
-        """q or k (B, N, d), as drawn -> as used."""
+        """Apply the setting to q or k (B, N, d)."""
         return F.normalize(x, dim=-1) * self.alpha(x.shape[-1]) if self.unit else x
 
     def moments(self, dim: int) -> tuple[float, float]:
@@ -82,8 +82,8 @@ class Quantity:
     """An intermediate result.
 
     Attributes:
-        length: Its expected length for a setting, N and d.
-        exponents: Setting -> powers of N and d of the term that prevails for large N.
+        length: Function of setting, N and d that returns the expected length.
+        exponents: For each setting, powers of N and d of the term that dominates for large N.
     """
 
     length: Callable[[Setting, int, int], float]
@@ -91,7 +91,7 @@ class Quantity:
 
 
 def predict(quantity: str, setting: Setting, tokens: int, dim: int) -> float:
-    """The length that the moments give."""
+    """The expected length of a quantity."""
     return QUANTITIES[quantity].length(setting, tokens, dim)
 
 
@@ -108,7 +108,7 @@ def _row(setting: Setting, tokens: int, dim: int) -> float:
 
 
 def _state(setting: Setting, tokens: int, dim: int) -> float:
-    """The column of ones sums k k^T, the d others sum it with random signs."""
+    """The column of ones sums k k^T; the d other columns sum it with random signs."""
     _, m2 = setting.moments(dim)
     square, _ = _score_moments(setting, dim)
     ones = tokens * (tokens - 1) * square + tokens * m2
@@ -116,7 +116,7 @@ def _state(setting: Setting, tokens: int, dim: int) -> float:
 
 
 def _square(setting: Setting, tokens: int, dim: int) -> float:
-    """sum s^2 in the first coordinate, which grows with N; sqrt(N) in the d others."""
+    """sum s^2 in the first coordinate grows like N; the d others grow like sqrt(N)."""
     m1, m2 = setting.moments(dim)
     _, fourth = _score_moments(setting, dim)
     first = tokens * (tokens - 1) * m2 * m1**2 / dim**2 + tokens * fourth
@@ -124,7 +124,7 @@ def _square(setting: Setting, tokens: int, dim: int) -> float:
 
 
 def _linear(setting: Setting, tokens: int, dim: int) -> float:
-    """sum s has mean 0: sqrt(N) in every coordinate."""
+    """sum s has mean 0, so every coordinate grows like sqrt(N)."""
     square, _ = _score_moments(setting, dim)
     return setting.value_factor(tokens) * sqrt(tokens * square * (1 + dim))
 
@@ -146,7 +146,7 @@ def _output(setting: Setting, tokens: int, dim: int) -> float:
 
 
 def _weight_moments(setting: Setting, dim: int) -> tuple[float, float]:
-    """E w and E w^2 of w = s^2/2 + alpha^2 s + alpha^4; rows of q count as all equally long."""
+    """E w and E w^2 of w = s^2/2 + alpha^2 s + alpha^4, assuming rows of q of equal length."""
     m1, m2 = setting.moments(dim)
     square, fourth = _score_moments(setting, dim)
     fourth *= m1**2 / m2 if not setting.unit else 1.0

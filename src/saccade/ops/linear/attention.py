@@ -50,7 +50,7 @@ def linear_attention(
         phi_q: Features of the queries (B, H, N, M), none negative.
         phi_k: Features of the keys (B, H, S, M), none negative.
         v: Values (B, H, S, E), in any dtype: features are often kept in a wider one.
-        eps: Added to every weight before rows are normalised.
+        eps: Added to every weight before rows are normalized.
         key_mask: (B, S), True = attend. A sample that masks every key gets 0.
         backend: `torch`, which `auto` takes, or `triton` (fused; not yet timed with features from
             outside).

@@ -15,7 +15,8 @@ float32 (float64 for float64) and returned so: features of half-precision inputs
 half precision holds.
 
 # DEVIATION: GELU and ELU features as first published for Performers on CIFAR-10 go negative, and
-# their denominators cross zero. The shifts above keep every weight positive.
+# their denominators cross zero. The shifts above keep every weight positive. docs/published.md
+# lists all departures from that study.
 """
 
 import math
@@ -27,7 +28,7 @@ from torch import Tensor
 from saccade.errors import ConfigError
 from saccade.ops.arguments import check_key_mask, compute_dtype, in_full_precision, resolve_scale
 
-__all__ = ["elu", "exp", "favor_softmax", "ftheta_mix", "ftheta_mlp", "gelu", "relu"]
+__all__ = ["elu", "exp", "favor_softmax", "ftheta_mix", "ftheta_mlp", "gelu", "project", "relu"]
 
 GELU_SHIFT = 0.17
 EXPONENT_CLAMP = 10.0
@@ -45,7 +46,7 @@ def favor_softmax(
 ) -> Tensor:
     """FAVOR+ features, with the largest exponent subtracted.
 
-    What is subtracted cancels when rows are normalised: a number for each query, and one for all
+    What is subtracted cancels when rows are normalized: a number for each query, and one for all
     keys of a head.
 
     Args:
@@ -56,7 +57,7 @@ def favor_softmax(
         eps: Added to every feature.
         key_mask: (B, N) for keys: the maximum is taken over the keys attended to.
     """
-    z, x = _project(x, projection, scale)
+    z, x = project(x, projection, scale)
     exponent = z - x.square().sum(dim=-1, keepdim=True) / 2
     if is_query:
         if key_mask is not None:
@@ -75,7 +76,7 @@ def favor_softmax(
 @in_full_precision
 def relu(x: Tensor, projection: Tensor, *, scale: float | None = None, eps: float = 1e-3) -> Tensor:
     """max(z, 0) + eps."""
-    z, _ = _project(x, projection, scale)
+    z, _ = project(x, projection, scale)
     return (F.relu(z) + eps) / math.sqrt(projection.shape[0])
 
 
@@ -89,21 +90,21 @@ def exp(
     clamp: float = EXPONENT_CLAMP,
 ) -> Tensor:
     """exp(z) + eps with |z| limited to `clamp`."""
-    z, _ = _project(x, projection, scale)
+    z, _ = project(x, projection, scale)
     return (torch.exp(z.clamp(-clamp, clamp)) + eps) / math.sqrt(projection.shape[0])
 
 
 @in_full_precision
 def gelu(x: Tensor, projection: Tensor, *, scale: float | None = None, eps: float = 1e-3) -> Tensor:
     """gelu(z) + 0.17 + eps."""
-    z, _ = _project(x, projection, scale)
+    z, _ = project(x, projection, scale)
     return (F.gelu(z) + (GELU_SHIFT + eps)) / math.sqrt(projection.shape[0])
 
 
 @in_full_precision
 def elu(x: Tensor, projection: Tensor, *, scale: float | None = None, eps: float = 1e-6) -> Tensor:
     """elu(z) + 1 + eps."""
-    z, _ = _project(x, projection, scale)
+    z, _ = project(x, projection, scale)
     return (F.elu(z) + (1 + eps)) / math.sqrt(projection.shape[0])
 
 
@@ -119,7 +120,7 @@ def ftheta_mlp(
     eps: float = 1e-6,
 ) -> Tensor:
     """softplus(W2 relu(W1 x' + b1) + b2) + eps; W1 is (K, D), W2 is (M, K)."""
-    z, _ = _project(x, w1, scale)
+    z, _ = project(x, w1, scale)
     hidden = F.relu(z + b1.to(z.dtype))
     return (F.softplus(hidden @ w2.to(z.dtype).T + b2.to(z.dtype)) + eps) / math.sqrt(w2.shape[0])
 
@@ -136,14 +137,14 @@ def ftheta_mix(
     clamp: float = EXPONENT_CLAMP,
 ) -> Tensor:
     """mu exp(z/t) + (1 - mu) max(z/t, 0) + eps; mu in (0, 1) and t > 0 broadcast over z."""
-    z, _ = _project(x, projection, scale)
+    z, _ = project(x, projection, scale)
     z = z / temperature.to(z.dtype)
     mu = mu.to(z.dtype)
     mixed = mu * torch.exp(z.clamp(-clamp, clamp)) + (1 - mu) * F.relu(z)
     return (mixed + eps) / math.sqrt(projection.shape[0])
 
 
-def _project(x: Tensor, projection: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
+def project(x: Tensor, projection: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
     """z = W x' and x' = sqrt(scale) x, in the compute dtype."""
     if x.dim() != 4 or projection.dim() != 2 or projection.shape[1] != x.shape[-1]:
         raise ConfigError(

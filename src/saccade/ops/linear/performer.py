@@ -57,7 +57,7 @@ def performer_attention(
         feature_map: A random feature map of this folder.
         scale: Factor of the scores; 1/sqrt(D) by default.
         feature_eps: Added to every feature; by default what the feature map adds.
-        eps: Added to every weight before rows are normalised; the features are positive without.
+        eps: Added to every weight before rows are normalized; the features are positive without.
         key_mask: (B, S), True = attend. A sample that masks every key gets 0.
         precision: How the fused kernels multiply float32 inputs: exactly, or by TF32 products,
             three of them or one. Products of half-precision inputs are taken by the matrix units

@@ -21,6 +21,7 @@ __all__ = [
     "gelu_reference",
     "linear_attention_reference",
     "linear_weights_reference",
+    "project",
     "relu_reference",
 ]
 
@@ -49,40 +50,41 @@ def linear_attention_reference(
     return torch.einsum("bhij,bhje->bhie", w, v)
 
 
-def _project(x: Tensor, projection: Tensor, scale: float) -> Tensor:
+def project(x: Tensor, projection: Tensor, scale: float) -> Tensor:
+    """z = W x', x' = sqrt(scale) x."""
     return math.sqrt(scale) * torch.einsum("bhnd,md->bhnm", x, projection)
 
 
 def favor_softmax_reference(x: Tensor, projection: Tensor, *, scale: float) -> Tensor:
     """exp(z - |x'|^2/2) / sqrt(M), x' = sqrt(scale) x; E[phi(q).phi(k)] = exp(scale q.k)."""
-    z = _project(x, projection, scale)
+    z = project(x, projection, scale)
     square = scale * (x**2).sum(dim=-1, keepdim=True)
     return torch.exp(z - square / 2) / math.sqrt(projection.shape[0])
 
 
 def relu_reference(x: Tensor, projection: Tensor, *, scale: float, eps: float) -> Tensor:
     """(max(z, 0) + eps) / sqrt(M)."""
-    return (_project(x, projection, scale).clamp(min=0) + eps) / math.sqrt(projection.shape[0])
+    return (project(x, projection, scale).clamp(min=0) + eps) / math.sqrt(projection.shape[0])
 
 
 def exp_reference(
     x: Tensor, projection: Tensor, *, scale: float, eps: float, clamp: float
 ) -> Tensor:
     """(exp(min(max(z, -clamp), clamp)) + eps) / sqrt(M)."""
-    z = _project(x, projection, scale).clamp(-clamp, clamp)
+    z = project(x, projection, scale).clamp(-clamp, clamp)
     return (torch.exp(z) + eps) / math.sqrt(projection.shape[0])
 
 
 def gelu_reference(x: Tensor, projection: Tensor, *, scale: float, eps: float) -> Tensor:
     """(z Phi(z) + 0.17 + eps) / sqrt(M); z Phi(z) >= -0.16998."""
-    z = _project(x, projection, scale)
+    z = project(x, projection, scale)
     normal = (1 + torch.erf(z / math.sqrt(2))) / 2
     return (z * normal + 0.17 + eps) / math.sqrt(projection.shape[0])
 
 
 def elu_reference(x: Tensor, projection: Tensor, *, scale: float, eps: float) -> Tensor:
     """(z + 1 + eps) / sqrt(M) where z > 0, (exp(z) + eps) / sqrt(M) elsewhere."""
-    z = _project(x, projection, scale)
+    z = project(x, projection, scale)
     return (torch.where(z > 0, z + 1, torch.exp(z.clamp(max=0))) + eps) / math.sqrt(
         projection.shape[0]
     )
@@ -92,7 +94,7 @@ def ftheta_mlp_reference(
     x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, *, scale: float, eps: float
 ) -> Tensor:
     """(log(1 + exp(W2 max(W1 x' + b1, 0) + b2)) + eps) / sqrt(M), x' = sqrt(scale) x."""
-    hidden = (_project(x, w1, scale) + b1).clamp(min=0)
+    hidden = (project(x, w1, scale) + b1).clamp(min=0)
     z = torch.einsum("bhnk,mk->bhnm", hidden, w2) + b2
     return (torch.log1p(torch.exp(z)) + eps) / math.sqrt(w2.shape[0])
 
@@ -108,6 +110,6 @@ def ftheta_mix_reference(
     clamp: float,
 ) -> Tensor:
     """(mu exp(z/t) + (1 - mu) max(z/t, 0) + eps) / sqrt(M), the exponent clamped."""
-    z = _project(x, projection, scale) / temperature
+    z = project(x, projection, scale) / temperature
     mixed = mu * torch.exp(z.clamp(-clamp, clamp)) + (1 - mu) * z.clamp(min=0)
     return (mixed + eps) / math.sqrt(projection.shape[0])

@@ -24,6 +24,6 @@ def add_norm_reference(
     s = x
     if branch is not None:
         s = x + (branch if keep is None else keep[:, None, None] * branch)
-    centred = s - s.mean(dim=-1, keepdim=True)
-    variance = (centred**2).mean(dim=-1, keepdim=True)
-    return s, centred / (variance + eps).sqrt() * weight + bias
+    centered = s - s.mean(dim=-1, keepdim=True)
+    variance = (centered**2).mean(dim=-1, keepdim=True)
+    return s, centered / (variance + eps).sqrt() * weight + bias

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from saccade.errors import ConfigError
-from saccade.ops.backends import TRITON_INSTALLED, has_bfloat16
+from saccade.ops.backends import TRITON_INSTALLED, has_bfloat16, is_transformed
 
 __all__ = ["add_norm"]
 
@@ -30,7 +30,7 @@ def add_norm(
     *,
     eps: float,
 ) -> tuple[Tensor, Tensor] | None:
-    """Add a branch to the residual stream and normalise the sum, where a kernel does both.
+    """Add a branch to the residual stream and normalize the sum, where a kernel does both.
 
     Args:
         x: The residual stream (B, N, C).
@@ -42,8 +42,8 @@ def add_norm(
         eps: Added to the variance.
 
     Returns:
-        The sum in the dtype of x (x itself without a branch), and the normalised sum in bfloat16
-        where autocast lowers to it and else in the dtype of x; or None: add and normalise with
+        The sum in the dtype of x (x itself without a branch), and the normalized sum in bfloat16
+        where autocast lowers to it and else in the dtype of x; or None: add and normalize with
         torch.
     """
     if keep is not None and keep.shape != x.shape[:1]:
@@ -54,14 +54,14 @@ def add_norm(
         return None
     from saccade.ops.norm import triton
 
-    return triton.fused(x, branch, keep, weight, bias, eps=eps, dtype=_normalised_dtype(x))
+    return triton.fused(x, branch, keep, weight, bias, eps=eps, dtype=_normalized_dtype(x))
 
 
 def _takes(x: Tensor, branch: Tensor | None, weight: Tensor, bias: Tensor) -> bool:
     """Whether the kernels take these tensors, and what they return is what torch would."""
     if not x.is_cuda or not TRITON_INSTALLED or not has_bfloat16(x.get_device()):
         return False
-    if x.dim() != 3 or not 0 < x.shape[-1] <= WIDEST:
+    if is_transformed() or x.dim() != 3 or not 0 < x.shape[-1] <= WIDEST:
         return False
     if any(t.dtype not in _DTYPES for t in (x, weight, bias)):
         return False
@@ -70,7 +70,7 @@ def _takes(x: Tensor, branch: Tensor | None, weight: Tensor, bias: Tensor) -> bo
     return branch.shape == x.shape and torch.promote_types(x.dtype, branch.dtype) == x.dtype
 
 
-def _normalised_dtype(x: Tensor) -> torch.dtype:
+def _normalized_dtype(x: Tensor) -> torch.dtype:
     kind = x.device.type
     lowered = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
     return torch.bfloat16 if lowered else x.dtype

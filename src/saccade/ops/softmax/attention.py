@@ -18,7 +18,7 @@ from saccade.ops.arguments import (
     resolve_scale,
     select_queries,
 )
-from saccade.ops.backends import fused_obstacle
+from saccade.ops.backends import fused_obstacle, is_differentiated_forward
 
 __all__ = ["packed_softmax_attention", "softmax_attention", "softmax_weights"]
 
@@ -44,6 +44,9 @@ def softmax_attention(
     check_qkv(q, k, v)
     check_key_mask(key_mask, k)
     scale = resolve_scale(scale, q.shape[-1])
+    if is_differentiated_forward():  # torch's fused kernels have no forward mode
+        weights = softmax_weights(q, k, scale=scale, key_mask=key_mask)
+        return weights @ (v if key_mask is None else v.masked_fill(~key_mask[:, None, :, None], 0))
     if key_mask is None:
         return F.scaled_dot_product_attention(q, k, v, scale=scale)
     hidden = ~key_mask[:, None, :, None]

@@ -21,11 +21,14 @@ from saccade.ops.arguments import (
     check_qkv,
     compute_dtype,
     in_full_precision,
+    is_traced,
+    known_size,
     resolve_scale,
     select_queries,
 )
-from saccade.ops.backends import fused_obstacle, takes_fused
+from saccade.ops.backends import fused_obstacle, is_transformed, takes_fused
 from saccade.ops.taylor.choice import choose, crossover
+from saccade.ops.taylor.composed import direct_composed, efficient_composed
 from saccade.ops.taylor.direct import direct
 from saccade.ops.taylor.efficient import efficient
 
@@ -89,7 +92,7 @@ def taylorshift_attention(
     *,
     coefficients: Coefficients = EXPONENTIAL,
     key_mask: Tensor | None = None,
-    normalise_output: bool = False,
+    normalize_output: bool = False,
     algorithm: Algorithm = "auto",
     backend: Backend = "auto",
 ) -> Tensor:
@@ -102,7 +105,7 @@ def taylorshift_attention(
         temperature: (H,), a factor of the scores for each head.
         coefficients: As in `taylor_attention`.
         key_mask: As in `taylor_attention`.
-        normalise_output: Multiply by sqrt(N / D), N the number of keys attended to.
+        normalize_output: Multiply by sqrt(N / D), N the number of keys attended to.
         algorithm: As in `taylor_attention`.
         backend: As in `taylor_attention`; fused, scores are never written to memory, and unit rows
             of keys at most into what the output takes and a quarter, or before a backward pass.
@@ -119,7 +122,7 @@ def taylorshift_attention(
             "one for each head"
         )
     return _attend(
-        q, k, v, temperature, 1.0, coefficients, key_mask, algorithm, backend, normalise_output
+        q, k, v, temperature, 1.0, coefficients, key_mask, algorithm, backend, normalize_output
     )
 
 
@@ -133,11 +136,11 @@ def _attend(
     key_mask: Tensor | None,
     algorithm: Algorithm,
     backend: Backend,
-    normalise_output: bool = False,
+    normalize_output: bool = False,
 ) -> Tensor:
     """Choose backend and algorithm, then run."""
     fused = _takes_fused(backend, q, v)
-    algorithm = _settle(algorithm, q, k, fused=fused)
+    algorithm = _choose_algorithm(algorithm, q, k, fused=fused)
     if fused:
         from saccade.ops.taylor import triton
 
@@ -150,20 +153,23 @@ def _attend(
             key_mask=key_mask,
             temperature=temperature,
             algorithm=algorithm,
-            normalise_output=normalise_output,
+            normalize_output=normalize_output,
         )
-    run = direct if algorithm == "direct" else efficient
+    if is_transformed():
+        run = direct_composed if algorithm == "direct" else efficient_composed
+    else:
+        run = direct if algorithm == "direct" else efficient
     if temperature is None:
         return run(q, k, v, scale=scale, coefficients=coefficients, key_mask=key_mask)
     q_unit, k_unit = unit_rows(q, k, temperature)
     wide = v.to(q_unit.dtype)
     out = run(q_unit, k_unit, wide, scale=scale, coefficients=coefficients, key_mask=key_mask)
-    if normalise_output:
+    if normalize_output:
         out = out * output_factor(k, key_mask, out.dtype)
     return out.to(v.dtype)
 
 
-def _settle(
+def _choose_algorithm(
     algorithm: Algorithm, q: Tensor, k: Tensor, *, fused: bool
 ) -> Literal["direct", "efficient"]:
     """The algorithm asked for; for `auto` the one that is faster here."""
@@ -172,13 +178,13 @@ def _settle(
     if algorithm != "auto":
         return algorithm
     threshold, _ = crossover(
-        q.shape[3],
+        known_size(q.shape[3]),
         backend="triton" if fused else "torch",
         device_name=_gpu_name(q.device.index) if q.is_cuda else q.device.type,
         dtype=str(q.dtype).removeprefix("torch."),
         training=torch.is_grad_enabled() and q.requires_grad,
     )
-    return choose(q.shape[2], k.shape[2], threshold)
+    return choose(known_size(q.shape[2]), known_size(k.shape[2]), threshold)
 
 
 def packed_taylor_attention(
@@ -186,7 +192,7 @@ def packed_taylor_attention(
     temperature: Tensor | None,
     *,
     coefficients: Coefficients = EXPONENTIAL,
-    normalise_output: bool = False,
+    normalize_output: bool = False,
     algorithm: Algorithm = "auto",
     backend: Backend = "auto",
 ) -> Tensor | None:
@@ -196,7 +202,7 @@ def packed_taylor_attention(
         qkv: (B, N, 3, H, D), checked by the caller.
         temperature: (H,) as in `taylorshift_attention`; None as in `taylor_attention`.
         coefficients: As in `taylor_attention`.
-        normalise_output: As in `taylorshift_attention`.
+        normalize_output: As in `taylorshift_attention`.
         algorithm: As in `taylor_attention`.
         backend: As in `taylor_attention`.
 
@@ -209,19 +215,21 @@ def packed_taylor_attention(
     from saccade.ops.taylor import triton
 
     short = triton.is_short(q.shape[2], q.shape[3])
-    if not short or _settle(algorithm, q, k, fused=True) != "direct":
+    if not short or _choose_algorithm(algorithm, q, k, fused=True) != "direct":
         return None
     return triton.fused_packed(
         qkv,
         scale=q.shape[3] ** -0.5 if temperature is None else 1.0,
         coefficients=coefficients,
         temperature=temperature,
-        normalise_output=normalise_output,
+        normalize_output=normalize_output,
     )
 
 
 def output_factor(k: Tensor, key_mask: Tensor | None, dtype: torch.dtype) -> float | Tensor:
     """sqrt(N / D), N the number of keys attended to: a number, or (B, 1, 1, 1) where masked."""
+    if key_mask is None and is_traced():  # N is a tensor, and stays open
+        return (torch.as_tensor(k.shape[2], dtype=dtype, device=k.device) / k.shape[3]).sqrt()
     if key_mask is None:
         factor: float = (k.shape[2] / k.shape[3]) ** 0.5  # math.sqrt would hold N fast in a graph
         return factor

@@ -1,22 +1,19 @@
 """Which Taylor algorithm `algorithm="auto"` takes, and why."""
 
-import functools
-import json
 import math
-import os
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
 from saccade.errors import ConfigError
+from saccade.ops.taylor import costs as costs_file
 from saccade.ops.taylor.thresholds import speed_threshold
 
 __all__ = ["Choice", "explain_choice"]
 
 # Tokens from which the fused efficient kernels beat the fused direct ones, by head dim (bfloat16):
 # between where the lines of attention_h200_202611.json and of calibration_h200_202611.json in
-# benchmarks/ cross, the latter of half as many heads. At no place of the first is the other
+# results/attention/ cross, the latter of half as many heads. At no place of the first is the other
 # algorithm more than a tenth faster. At one of the second it is, forward with D = 64 and 4,096
 # tokens: half of the heads take linear time five sixths as long as all of them.
 _FUSED_CROSSOVERS = {
@@ -29,7 +26,8 @@ _NEVER = 1 << 62
 """N0 where calibration found direct ahead at every number of tokens; the file has null."""
 
 # On a CPU linear time has to save more FLOPs than it takes: the measured crossings lie at 1.7 to
-# 2.1 times the tokens with equal FLOPs for D = 32 to 128 (benchmarks/crossover_cpu_202611.json).
+# 2.1 times the tokens with equal FLOPs for D = 32 to 128
+# (results/crossover/crossover_cpu_202611.json).
 _CPU_FACTOR = 2
 
 
@@ -112,18 +110,6 @@ def crossover(
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def measured_crossover(device_name: str, dtype: str, head_dim: int, training: bool) -> int:
     """N0 as calibration found it, -1 where there was none; a constant to `torch.compile`."""
-    costs = _read_costs().get(device_name, {}).get(dtype, {}).get(str(head_dim), {})
+    costs = costs_file.read_costs_once().get(device_name, {}).get(dtype, {}).get(str(head_dim), {})
     crossover = costs.get("crossover_training" if training else "crossover_forward", -1)
     return _NEVER if crossover is None else round(crossover)
-
-
-@functools.cache
-def _read_costs() -> dict[str, Any]:
-    """The file in the user's cache that calibration writes, by device."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    try:
-        content = json.loads((root / "saccade" / "attention_costs.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    devices = content.get("devices") if content.get("version") == 1 else None
-    return devices if isinstance(devices, dict) else {}

@@ -13,13 +13,13 @@ __all__ = ["feature_major", "pieces", "sizes"]
 
 _BUDGET_BYTES = {"cpu": 8 << 20}
 _BUDGET_BYTES_ELSEWHERE = 256 << 20
-_SHORTEST = 32
+_MIN_TOKENS = 32
 
 
 def sizes(batch: int, tokens: int, bytes_per_token: int, device: torch.device) -> tuple[int, int]:
     """(samples, tokens) of a piece, where one token of one sample costs `bytes_per_token`."""
     budget = _BUDGET_BYTES.get(device.type, _BUDGET_BYTES_ELSEWHERE)
-    length = max(_SHORTEST, budget // bytes_per_token // _SHORTEST * _SHORTEST)
+    length = max(_MIN_TOKENS, budget // bytes_per_token // _MIN_TOKENS * _MIN_TOKENS)
     length = min(tokens, length)
     samples = max(1, min(batch, budget // (bytes_per_token * max(length, 1))))
     return samples, max(length, 1)

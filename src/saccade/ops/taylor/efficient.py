@@ -23,13 +23,13 @@ from torch.utils.flop_counter import register_flop_formula
 from saccade.ops.arguments import compute_dtype, in_full_precision
 from saccade.ops.registration import operator
 from saccade.ops.taylor.chunks import feature_major, pieces, sizes
+from saccade.ops.taylor.denominators import denominator_floor, numerator_gradient, safe_denominator
 from saccade.ops.taylor.features import (
     feature_weights,
     features,
     features_pullback,
     num_features,
 )
-from saccade.ops.taylor.normalise import denominator_floor, numerator_gradient, safe_denominator
 
 __all__ = ["efficient"]
 

@@ -1,9 +1,9 @@
-"""What makes a comparison unfair: settings refused before it starts, runs not believed after.
+"""Fairness checks: unfair settings are refused before training, and unfair runs afterwards.
 
-Only the attention may differ. Whatever lets a run's length, its batches or its learning rate depend
-on how well it goes gives each attention a budget of its own, so it is refused however useful it is
-elsewhere. Finished runs are held to the shared configuration again before they are believed: a
-folder can be edited, and a run put there from elsewhere.
+Only the attention may differ between runs. If the number of epochs, the batch size or the learning
+rate depended on how a run goes, each attention would get a different training budget. Such
+settings are refused. Finished runs are checked against the shared configuration again before they
+are used, because a run folder can be edited or copied from elsewhere.
 """
 
 from __future__ import annotations
@@ -35,49 +35,53 @@ DECIDED = {
     "data.folds": "--folds",
     "data.fold": "--folds",
 }
-"""Keys that the comparison sets itself, and the option they are set by."""
+"""Keys that the comparison sets itself, with the command-line option that sets them."""
 
 LOCAL = frozenset({"data.root", "data.workers"})
-"""Keys that may change when a comparison goes on: they say where and how images are read."""
+"""Keys that may change on resume: they only control where and how images are read."""
 
 
 class UnfairError(ConfigError):
-    """A setting or a run that would give one attention another chance than the others."""
+    """A setting or run that would give one attention different conditions from the others."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"unfair: {reason}")
 
 
 def check_overrides(overrides: Iterable[str]) -> None:
-    """Refuse overrides that belong to one attention, or that the comparison decides."""
+    """Refuse overrides for a single attention and of keys that the comparison sets."""
     for override in overrides:
         key, _, value = (part.strip() for part in override.partition("="))
         if key in DECIDED:
-            raise ConfigError(f"{override}: {DECIDED[key]} decides {key} in a comparison")
+            raise ConfigError(f"{override}: use {DECIDED[key]} to set {key} in a comparison")
         owner = key.replace(":", ".").partition(".")[0]
         if owner in ATTENTIONS:
-            raise UnfairError(f"{override} is for {owner} alone; an override holds for all")
+            raise UnfairError(
+                f"{override} is for {owner} only; overrides must apply to all attentions"
+            )
         if key == "train.batch_size" and value[:1].isalpha():
             raise UnfairError(
-                f"{override}: a batch size that adapts would give every attention another number "
-                "of steps; give one number of images"
+                f"{override}: an adaptive batch size would give each attention a different number "
+                "of steps; set a fixed number of images"
             )
 
 
 def check_settings(base: Config, attentions: Sequence[str]) -> None:
-    """Refuse settings under which the attentions would not get the same."""
+    """Refuse settings that would treat the attentions differently."""
     if base.train.early_stopping_patience is not None:
         raise UnfairError(
             f"train.early_stopping_patience={base.train.early_stopping_patience} would give each "
-            "attention another number of epochs; set it to null"
+            "attention a different number of epochs; set it to null"
         )
     if base.optim.schedule == "plateau":
         raise UnfairError(
-            "optim.schedule='plateau' cuts the learning rate when a run stands still, so each "
-            "attention would get another schedule; use cosine, one_cycle, step or constant"
+            "optim.schedule='plateau' lowers the learning rate when a run stops improving, so each "
+            "attention would get a different schedule; use cosine, one_cycle, step or constant"
         )
     if not base.run.test:
-        raise ConfigError("run.test=false: a comparison is made on the test images")
+        raise ConfigError(
+            "run.test must be true for a comparison, which uses the test images; got false"
+        )
     options = {option for name in attentions for option in ATTENTIONS[name].options}
     for option in base.model.attention_options:
         if option not in options:
@@ -85,14 +89,15 @@ def check_settings(base: Config, attentions: Sequence[str]) -> None:
 
 
 def check_models(plan: Plan, info: DatasetInfo) -> None:
-    """Build every variant, without memory, so that what it refuses is said before any trains.
+    """Build every model on the meta device, so that invalid options are found before training.
 
-    Attention dropout is the usual case: only mechanisms that form their weights can drop any.
+    A typical case is attention dropout, which needs an attention that computes its weights.
     """
     import torch
 
     from saccade.train import build_model
 
+    rates: dict[str, float] = {}
     for job in plan.jobs()[: len(plan.attentions)]:
         try:
             with torch.device("meta"):
@@ -102,11 +107,18 @@ def check_models(plan: Plan, info: DatasetInfo) -> None:
         except ConfigError as error:
             if "no weights to drop" not in str(error):
                 raise ConfigError(f"{job.attention}: {error}") from None
-            raise UnfairError(
-                "attention dropout on one side only: the others would be trained with it, but "
-                f"{job.attention} has no weights to drop; set model.overrides.attn_drop_rate=0"
-            ) from None
+            raise _one_sided_dropout(job.attention) from None
+        rates[job.attention] = network.config.attn_drop_rate  # type: ignore[union-attr, assignment]
         del network
+    if any(rates.values()) and 0 in rates.values():
+        raise _one_sided_dropout(next(name for name, rate in rates.items() if rate == 0))
+
+
+def _one_sided_dropout(attention: str) -> UnfairError:
+    return UnfairError(
+        "attention dropout would apply to only some of the attentions: "
+        f"{attention} has no weights to drop; set model.overrides.attn_drop_rate=0"
+    )
 
 
 def check_run(run: RunFolder, plan: Plan, job: Job) -> None:
@@ -114,14 +126,14 @@ def check_run(run: RunFolder, plan: Plan, job: Job) -> None:
     if changes := differences(plan.config(job), run.config(), ignored=LOCAL):
         raise UnfairError(
             f"{job.name} was not run with the comparison's configuration: {', '.join(changes)}; "
-            f"delete {str(run.path)!r} to have it run again"
+            f"delete {str(run.path)!r} to train it again"
         )
     if summary := run.summary():
         _check_summary(run, summary, plan, job)
 
 
 def check_together(summaries: Mapping[Job, Mapping[str, Any]]) -> None:
-    """Refuse runs of the same seed and fold that took another number of steps or test images."""
+    """Refuse runs of one seed and fold that differ in their number of steps or test images."""
     first: dict[tuple[int, int | None], Job] = {}
     for job, summary in summaries.items():
         other = first.setdefault((job.seed, job.fold), job)
@@ -129,17 +141,17 @@ def check_together(summaries: Mapping[Job, Mapping[str, Any]]) -> None:
             if summary[key] != summaries[other][key]:
                 raise UnfairError(
                     f"{job.name} has {key}={summary[key]}, {other.name} has "
-                    f"{key}={summaries[other][key]}: not the same budget"
+                    f"{key}={summaries[other][key]}: the training budgets differ"
                 )
 
 
 def _check_summary(run: RunFolder, summary: Mapping[str, Any], plan: Plan, job: Job) -> None:
-    """Hold what a finished run says it did to what it was to do."""
+    """Refuse a finished run whose summary does not match the plan."""
     expected = {"epochs": plan.base.train.epochs, "attention": job.attention, "seed": job.seed}
     found = {key: summary.get(key) for key in expected}
     rows = len(run.metrics("epoch"))
     if found != expected or rows != expected["epochs"]:
         raise UnfairError(
-            f"{job.name} says it did {found} in {rows} epochs, and was to do {expected}; delete "
-            f"{str(run.path)!r} to have it run again"
+            f"{job.name} must have {expected}, got {found} and {rows} rows of metrics; delete "
+            f"{str(run.path)!r} to train it again"
         )

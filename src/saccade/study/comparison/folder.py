@@ -1,28 +1,38 @@
-"""The folder of a comparison, which is all that its workers share.
+"""The folder of a comparison. Workers share nothing else.
 
-study.json      what is compared: attentions, baseline, seeds, folds
-base.yaml       the configuration that all runs share
-initial/        the weights that all runs of a seed start from
+study.json      attentions, baseline, seeds and folds
+base.yaml       configuration shared by all runs
+initial/        initial weights shared by all runs of a seed
 runs/<attention>/seed-<s>[/fold-<k>]   ordinary run folders
-claims/         which worker has which run
-measures.json   latency, memory, approximation error and, of runs that trained together, speed
-results.json    the table, rewritten as each run ends
+claims/         which worker is training which run
+attempts/       when a worker began a run, and how the attempt ended
+measures.json   latency, memory, approximation error; training speed if runs overlapped
+results.json    results, rewritten whenever a run ends
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
-from uuid import uuid4
 
 from saccade.config import differences, dump_config, load_config
-from saccade.errors import ConfigError, writing_error
+from saccade.errors import ConfigError, DamagedRunError, writing_error
+from saccade.io import (
+    make_folder,
+    read_json_object,
+    remove_leftovers,
+    write_file,
+    write_json,
+    write_new,
+)
 from saccade.overlap import trained_together
-from saccade.runs import RunFolder, write_json, write_text
+from saccade.runs import PREDICTIONS, RunFolder
+from saccade.study.attempts import Attempts
 from saccade.study.claims import Claims
 from saccade.study.comparison.fairness import LOCAL
 from saccade.study.comparison.plan import Job, Plan
@@ -49,13 +59,14 @@ class ComparisonFolder:
         folder = cls(path)
         if not folder.exists():
             raise ConfigError(f"{str(path)!r} is not a comparison: it has no study.json")
+        remove_leftovers(folder.path)
         return folder
 
     @classmethod
     def start(cls, path: str | Path, plan: Plan, *, resume: bool) -> Self:
-        """Make the folder of a plan; with `resume`, go on with it where it is there already.
+        """Create the folder of a plan or, with `resume`, open the folder if it exists.
 
-        Several machines may do so at once: whoever is first makes it, the others join.
+        Several machines may call this at once: the first creates the folder, the others join.
         """
         folder = cls(path)
         if not folder.exists():
@@ -63,33 +74,34 @@ class ComparisonFolder:
             try:
                 folder._create(plan)
             except OSError as error:
-                told = f"--out {str(path)!r}: cannot write there"
-                raise writing_error(told, error, ConfigError) from None
+                message = f"--out {str(path)!r}: cannot write there"
+                raise writing_error(message, error, ConfigError) from None
         elif not resume:
             raise ConfigError(
-                f"--out {str(path)!r}: a comparison is there already; add --resume to go on with "
-                "it, or choose another folder"
+                f"--out {str(path)!r} already holds a comparison; add --resume to go on with it, "
+                "or choose another folder"
             )
+        remove_leftovers(folder.path)
         folder._check_same(plan)
-        if plan.base != folder.plan.base:  # the data is found elsewhere now
+        if plan.base != folder.plan.base:  # the data may have moved
             folder._write_base(plan)
         if plan.seeds != folder.plan.seeds:
             folder.write("study.json", _study(replace(plan, created=folder.plan.created)))
         return cls(path)
 
     def exists(self) -> bool:
-        """Whether a comparison was started here."""
+        """True if the folder holds a comparison."""
         return (self.path / "study.json").is_file()
 
     @cached_property
     def plan(self) -> Plan:
-        """What is compared."""
+        """The plan saved in `study.json` and `base.yaml`."""
         path = self.path / "study.json"
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = read_json_object(path)
             if values["kind"] != "compare" or values["version"] != VERSION:
                 kind = f"{values['kind']}, version {values['version']}"
-                raise ConfigError(f"{str(path)!r} is of another kind: {kind}")
+                raise ConfigError(f"{str(path)!r} is not a comparison of version {VERSION}: {kind}")
             return Plan(
                 recipe=values["recipe"],
                 base=load_config(self.path / "base.yaml"),
@@ -106,56 +118,94 @@ class ComparisonFolder:
 
     @cached_property
     def claims(self) -> Claims:
-        """Who does what."""
+        """Claims of the workers on runs."""
         return Claims(self.path / "claims")
 
+    @cached_property
+    def attempts(self) -> Attempts:
+        """Attempts at each run."""
+        return Attempts(self.path / "attempts")
+
     def run(self, job: Job) -> RunFolder:
-        """A run's folder."""
+        """Run folder of a job."""
         return RunFolder(self.path / "runs" / job.name)
 
     def initial(self, seed: int) -> Path:
-        """The weights that the runs of a seed start from."""
+        """File of the initial weights of a seed."""
         return self.path / "initial" / f"seed-{seed}.safetensors"
 
     def state(self, job: Job, *, since: float = 0.0) -> State:
-        """How a run stands; one that failed before `since` waits to be tried again."""
-        run = self.run(job)
-        if (run.path / "summary.json").exists():
+        """State of a run. A run that failed before `since` is `waiting`, to be tried again."""
+        status = self.run(job).status()
+        if status.get("state") == "finished":
             return "finished"
-        status = run.status()
         failed = status.get("state") == "failed" and status["updated"] >= since
         return "failed" if failed else "waiting"
 
     def finished(self) -> list[Job]:
-        """The runs that are done."""
-        return [job for job in self.plan.jobs() if self.state(job) == "finished"]
+        """Finished runs whose files are intact."""
+        jobs = [job for job in self.plan.jobs() if self.state(job) == "finished"]
+        return [job for job in jobs if not self.damage(job)]
+
+    def damage(self, job: Job) -> str:
+        """Description of the damage to a finished run; empty if the run is intact."""
+        run = self.run(job)
+        found = run.damage()
+        if not found and not run.predictions():
+            found = {PREDICTIONS: f"{PREDICTIONS} is missing"}
+        return "; ".join(found.values())
+
+    def reopen_damaged(self) -> None:
+        """Mark damaged runs to continue from their last intact checkpoint, if they have one."""
+        for job in self.plan.jobs():
+            run = self.run(job)
+            if self.state(job) != "finished" or not self.damage(job):
+                continue
+            lacks_predictions = not run.damage()
+            if run.is_mendable() or (lacks_predictions and run.newest_intact()[0] is not None):
+                run.reopen()
+
+    def summary(self, job: Job) -> dict[str, Any]:
+        """Summary of a run; empty if the run is unfinished or damaged."""
+        try:
+            return self.run(job).summary()
+        except DamagedRunError:
+            return {}
 
     def waiting(self, since: float) -> list[Job]:
-        """The runs that are still to be done; a failure before `since` does not count."""
+        """Runs that remain to be trained, including runs that failed before `since`."""
         return [job for job in self.plan.jobs() if self.state(job, since=since) == "waiting"]
 
     def trained_together(self) -> bool:
-        """Whether some of its runs trained at the same time, finished or not."""
+        """True if any of its runs, finished or not, trained at the same time."""
         return trained_together(map(self.run, self.plan.jobs()))
 
     def note_failure(self, job: Job, message: str) -> None:
-        """Write down a failure that the run itself could not, where there is a run."""
-        if not self.run(job).exists():
-            return
-        status = {**self.run(job).status(), "state": "failed", "message": message}
-        self.run(job).write("status.json", {**status, "updated": time.time()})
+        """Record a failure that the run could not record itself. Creates the folder if needed."""
+        self._write_status(job, "failed", message)
+
+    def note_retry(self, job: Job, message: str) -> None:
+        """Record why a failed run will be tried again."""
+        self._write_status(job, "interrupted", message)
+
+    def _write_status(self, job: Job, state: str, message: str) -> None:
+        run = self.run(job)
+        run.path.mkdir(parents=True, exist_ok=True)
+        nowhere = {"epoch": 0, "step": 0, "pid": os.getpid()}
+        status = {**nowhere, **run.status(), "state": state, "message": message}
+        run.write("status.json", {**status, "updated": time.time()})
 
     def measures(self) -> dict[str, Any]:
-        """What was measured of each attention's trained model."""
+        """Measurements of each attention's trained model."""
         path = self.path / "measures.json"
         if not path.exists():
             return {}
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = read_json_object(path)
             return {attention: dict(found) for attention, found in values.items()}
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(
-                f"{str(path)!r} cannot be read ({error}); delete it to have it measured again"
+                f"{str(path)!r} cannot be read ({error}); delete it to measure again"
             ) from None
 
     def write(self, name: str, values: dict[str, Any]) -> None:
@@ -163,24 +213,18 @@ class ComparisonFolder:
         write_json(self.path / name, values)
 
     def _create(self, plan: Plan) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         self._write_base(plan)
-        aside = self.path / f".study.json.{uuid4().hex}"
-        write_json(aside, _study(plan))
-        try:
-            (self.path / "study.json").hardlink_to(aside)
-        except FileExistsError:
-            return  # another machine was first
-        finally:
-            aside.unlink()
+        text = json.dumps(_study(plan), indent=2) + "\n"
+        write_new(self.path / "study.json", text)  # keeps the file of a machine that was first
 
     def _write_base(self, plan: Plan) -> None:
-        write_text(self.path / "base.yaml", dump_config(plan.base))
+        write_file(self.path / "base.yaml", dump_config(plan.base))
 
     def _check_free(self) -> None:
-        """Refuse what is not ours; a comparison killed before its `study.json` was there is."""
+        """Refuse a folder of other files. `base.yaml` alone is left by an interrupted start."""
         if self.path.exists() and not self.path.is_dir():
-            raise ConfigError(f"--out {str(self.path)!r}: is a file, not a folder")
+            raise ConfigError(f"--out must be a folder, got the file {str(self.path)!r}")
         if not self.path.exists():
             return
         strange = [
@@ -188,11 +232,12 @@ class ComparisonFolder:
         ]
         if strange:
             raise ConfigError(
-                f"--out {str(self.path)!r}: exists and is not a comparison (it has {strange[0]!r})"
+                f"--out must be a new folder or a comparison, got {str(self.path)!r}, "
+                f"which contains {strange[0]!r}"
             )
 
     def _check_same(self, plan: Plan) -> None:
-        """Refuse to go on with another comparison than was started; seeds may be added."""
+        """Refuse a plan that differs from the saved one. Seeds may be added."""
         saved = self.plan
         changes = differences(saved.base, plan.base, ignored=LOCAL)
         for name in ("attentions", "baseline", "seeds", "folds"):

@@ -1,4 +1,4 @@
-"""The weights that every variant of a seed starts from: those the baseline's model is born with."""
+"""Initial weights of each seed, taken from the baseline's model and shared by all attentions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from torch import Tensor
 
 from saccade.data import DatasetInfo
 from saccade.errors import ConfigError, TrainingError, writing_error
+from saccade.io import check_regular
 from saccade.models.weight_files import write_tensors
+from saccade.study.claims import link_new
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.plan import Job
 from saccade.train import build_model
@@ -22,10 +24,12 @@ __all__ = ["write_initial_weights"]
 
 
 def write_initial_weights(folder: ComparisonFolder, info: DatasetInfo) -> None:
-    """Write the file of each seed that has none; machines that start together keep the first.
+    """Write the missing weight files, one per seed.
+
+    If several machines start at once, the first file is kept.
 
     Raises:
-        ConfigError: A file that is there is damaged.
+        ConfigError: An existing file is damaged.
         TrainingError: The disk is full or cannot be written.
     """
     plan = folder.plan
@@ -40,29 +44,29 @@ def write_initial_weights(folder: ComparisonFolder, info: DatasetInfo) -> None:
         try:
             _write_first(path, {name: full(t) for name, t in network.state_dict().items()})
         except OSError as error:
-            told = f"cannot write {str(path)!r}"
-            raise writing_error(told, error, TrainingError, "go on with --resume") from None
+            message = f"cannot write {str(path)!r}"
+            raise writing_error(message, error, TrainingError, "go on with --resume") from None
 
 
 def _check_whole(path: Path) -> None:
-    """Refuse a damaged file before a run starts from it."""
+    """Raise if a weight file is damaged."""
     try:
+        check_regular(path)
         with safe_open(path, "pt"):
             pass
-    except SafetensorError as error:
+    except (OSError, SafetensorError) as error:
         raise ConfigError(
-            f"{str(path)!r} cannot be read ({error}); delete it to have it made again"
+            f"{str(path)!r} cannot be read ({error}); delete it to write it again"
         ) from None
 
 
 def _write_first(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a file whole, or leave the one that is there."""
+    """Write a file atomically, or keep the existing one."""
     path.parent.mkdir(exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write_tensors(tensors, aside)
-        path.hardlink_to(aside)
-    except FileExistsError:
-        pass
+        if link_new(path, aside) is None:  # no hard links: every machine writes the same weights
+            aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)

@@ -1,23 +1,24 @@
-"""What a trained variant costs and how near it is to softmax, measured one at a time, at the end.
+"""Measure cost and approximation error of the trained models, one attention at a time.
 
-While runs train side by side they disturb each other's times, so latency waits until all are done.
+Measurements start after all runs have ended, because runs that train in parallel slow each other.
 
-- Training speed, where runs trained side by side: images a second over some steps of training as
-  the run took them, compiled and recorded alike. Where none did, the runs' own epochs tell it.
-- Latency: median wall time of one forward pass in evaluation mode, the device waited for, for one
-  image and for a batch as evaluation uses it. Both are timed in short windows in turn, so that a
-  spell of a busy host is not the whole of one; the median of the windows counts. On a CPU it has
-  as many threads as the run had.
-- Memory: of training. On a GPU torch's peak over the run's epochs, evaluation left out; on a CPU
-  the tensors that live at once in one training step, weights and optimiser included, as torch's
-  profiler sees them.
-- Approximation error: |core(q, k, v) - softmax(q, k, v)| / |softmax(q, k, v)|, mean over the
-  layers, for the q, k, v that the trained model itself forms from held-out images. The softmax is
-  that of the mechanism's own scores (`AttentionCore.softmax_counterpart`); attentions that do not
-  set out to approximate softmax have none.
+- Training speed, only if runs trained at the same time: images per second over a few training
+  steps with the run's own settings, including compilation and CUDA graphs. Otherwise the speed
+  comes from the runs' own epochs.
+- Latency: median wall time of one forward pass in evaluation mode, including device
+  synchronization, for one image and for an evaluation batch. The two are timed in alternating
+  short windows, so that a brief load on the host affects only some windows. The median over the
+  windows is reported. On a CPU the number of threads is that of the runs.
+- Memory: peak during training. On a GPU, torch's peak over the run's epochs without evaluation. On
+  a CPU, the peak of live tensors in one training step, including weights and optimizer state, as
+  reported by torch's profiler.
+- Approximation error: |core(q, k, v) - softmax(q, k, v)| / |softmax(q, k, v)|, averaged over the
+  layers, with q, k and v from the trained model on held-out images. The softmax uses the
+  mechanism's own scores (`AttentionCore.softmax_counterpart`). Attentions that do not approximate
+  softmax have no error.
 
-An attention none of whose runs has its weights any more is measured with new ones, which take as
-long; only its approximation error is left out.
+If no run of an attention still has its weights, a newly initialized model is measured instead. Its
+cost is the same, and its approximation error is left out.
 """
 
 from __future__ import annotations
@@ -44,26 +45,26 @@ from saccade.study.workers import leave_if_asked
 from saccade.train import build_model, load_model
 from saccade.train.build import set_up_training
 from saccade.train.distributed import Ranks, connect
-from saccade.train.machine import set_up_machine
 from saccade.train.memory import MIB, is_out_of_memory
 from saccade.train.run_data import load_run_data
+from saccade.train.signals import StopRequest
 from saccade.train.step import PRECISIONS, Stepper
-from saccade.train.stops import StopRequest
+from saccade.train.torch_flags import set_up_machine
 
 __all__ = ["approximation_error", "measure", "measure_run"]
 
 LATENCY_S, SPEED_S = 0.1, 1.0
 LATENCY_WINDOWS = 5
-BURST_STEPS, LEAST_BURSTS = 5, 3
-MOST_CALLS, WARM_UPS = 50, 2
+BURST_STEPS, MIN_BURSTS = 5, 3
+MAX_CALLS, WARM_UPS = 50, 2
 HELD_OUT_IMAGES = 64
 
 
 def measure(folder: ComparisonFolder, stop: StopRequest) -> bool:
-    """Measure every attention that was not measured yet and has a finished run.
+    """Measure every attention that has a finished run and was not measured yet.
 
     Returns:
-        Whether it was left to us; False where another process is at it.
+        True if this process measured; False if another process is measuring.
     """
     claim = folder.claims.take("measures")
     if claim is None:
@@ -98,8 +99,8 @@ def measure_run(
 
     Args:
         run: The run.
-        speed: Whether to measure the speed of training as well.
-        runs: Those that it is compared with, which it is timed with the same threads as; itself.
+        speed: If True, also measure training speed.
+        runs: Runs that determine the number of CPU threads; `run` alone by default.
     """
     config = run.config()
     with set_up_machine(config), _threads_of([run] if runs is None else runs):
@@ -108,10 +109,10 @@ def measure_run(
 
 @contextmanager
 def _threads_of(runs: Iterable[RunFolder]) -> Iterator[None]:
-    """As few CPU threads as any of the runs had, while a block lasts; no more than there are."""
+    """Set the number of CPU threads to the smallest of the runs during the `with` block."""
     before = torch.get_num_threads()
-    told = (run.environment().get("torch_threads", before) for run in runs)
-    torch.set_num_threads(min(before, *told))
+    recorded = (run.environment().get("torch_threads", before) for run in runs)
+    torch.set_num_threads(min(before, *recorded))
     try:
         yield
     finally:
@@ -120,7 +121,7 @@ def _threads_of(runs: Iterable[RunFolder]) -> Iterator[None]:
 
 def _measure_run(run: RunFolder, config: Config, *, speed: bool) -> dict[str, Any]:
     ranks = connect(config.train.device)
-    splits = load_run_data(run)
+    splits = load_run_data(run, parts=("train", "test"))
     loader = _test_loader(splits, config.train.eval_batch_size, ranks.device)
     images = next(loader.epoch(0)).images
     trained = run.newest_intact()[0] is not None
@@ -149,14 +150,14 @@ def _measure_run(run: RunFolder, config: Config, *, speed: bool) -> dict[str, An
 
 @torch.no_grad()
 def approximation_error(model: nn.Module, images: Tensor) -> float | None:
-    """How far the attention is from the softmax it approximates, mean over the layers.
+    """Relative error of the attention to the softmax it approximates, averaged over layers.
 
     Args:
-        model: In evaluation mode.
-        images: Held-out ones; the model forms q, k and v from them.
+        model: Model in evaluation mode.
+        images: Held-out images, from which the model computes q, k and v.
 
     Returns:
-        The relative error of the outputs; None where the attention approximates no softmax.
+        The relative error of the outputs; None if the attention does not approximate softmax.
     """
     errors: list[float] = []
 
@@ -195,9 +196,9 @@ def _test_loader(splits: Splits, batch_size: int, device: torch.device) -> Loade
 def _latencies(
     model: nn.Module, images: Tensor, autocast: Callable[[], AbstractContextManager[None]]
 ) -> dict[str, Any]:
-    """Wall times of a forward pass of one image and of all; None where they do not fit in memory.
+    """Wall times of a forward pass of one image and of all; None if they do not fit in memory.
 
-    A spread is between the fastest and the slowest window.
+    The spread is the difference between the slowest and the fastest window.
     """
 
     def window(batch: Tensor) -> list[float]:
@@ -221,7 +222,7 @@ def _latencies(
 def _times(
     call: Callable[[], None], device: torch.device, seconds: float, *, least: int
 ) -> list[float]:
-    """Wall times of calls, the device waited for, after warm-ups; none where memory runs out."""
+    """Synchronized wall times of calls after warm-up; empty if memory runs out."""
 
     def timed() -> float:
         start = time.perf_counter()
@@ -231,10 +232,10 @@ def _times(
         return time.perf_counter() - start
 
     try:
-        for _ in range(WARM_UPS):  # they compile and record
+        for _ in range(WARM_UPS):  # compile and capture CUDA graphs
             timed()
         times = [timed()]
-        while len(times) < least or (sum(times) < seconds and len(times) < MOST_CALLS):
+        while len(times) < least or (sum(times) < seconds and len(times) < MAX_CALLS):
             times.append(timed())
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
@@ -258,9 +259,9 @@ def _train_loader(config: Config, splits: Splits, device: torch.device) -> Loade
 
 
 def _training_speed(run: RunFolder, splits: Splits, ranks: Ranks) -> float | None:
-    """Images a second over some bursts of training steps; nothing is learned.
+    """Images per second over bursts of training steps with learning rate 0.
 
-    None where they do not fit in memory, beside what another process holds.
+    None if they do not fit in memory, for example because another process uses the device.
     """
     config = run.config()
     loader = _train_loader(config, splits, ranks.device)
@@ -273,28 +274,28 @@ def _training_speed(run: RunFolder, splits: Splits, ranks: Ranks) -> float | Non
         for step, batch in islice(batches, BURST_STEPS):
             stepper.run(batch, step, 0.0)
 
-    times = _times(burst, ranks.device, SPEED_S, least=LEAST_BURSTS)
+    times = _times(burst, ranks.device, SPEED_S, least=MIN_BURSTS)
     return round(BURST_STEPS * loader.batch_size * len(times) / sum(times), 1) if times else None
 
 
 def _step_memory_mib(run: RunFolder, splits: Splits, ranks: Ranks) -> float:
-    """What is allocated at most in a training step on the CPU, weights and optimiser included."""
+    """Peak CPU memory of a training step in MiB, including weights and optimizer state."""
     config = with_overrides(run.config(), ["train.compile=false"])  # compiling allocates too
     batch = next(_train_loader(config, splits, ranks.device).epoch(0))
 
     def take_two_steps() -> None:
         stepper = Stepper(build_model(config, splits.info), config, ranks)
-        for step in range(2):  # the optimiser's state is there from the second on
+        for step in range(2):  # the optimizer state exists from the second step on
             stepper.run(batch, step, 1.0)
 
-    # What others free meanwhile counts as less: the higher of two is nearer.
+    # Memory that other threads free meanwhile lowers the result: take the higher of two.
     return round(max(_peak_bytes(take_two_steps) for _ in range(2)) / MIB, 2)
 
 
 def _peak_bytes(call: Callable[[], object]) -> int:
-    """The most that a call had allocated on the CPU at a time."""
+    """Peak number of bytes that a call had allocated on the CPU."""
     gc.collect()
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read at first use; it prints when it starts
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read at first use; silences startup messages
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:

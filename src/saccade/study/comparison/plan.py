@@ -1,24 +1,20 @@
-"""What a comparison is of: which attentions, seeds and folds, and the configuration they share."""
+"""Plan of a comparison: attentions, seeds, folds and the shared configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from saccade.config import Config, load_config
+from saccade.config import Config
+from saccade.data.folder_recipe import resolve_recipe
 from saccade.errors import ConfigError
 from saccade.layers import ATTENTIONS
 from saccade.sections import TuneConfig
 from saccade.study.comparison.fairness import check_overrides, check_settings
 
-__all__ = ["DEFAULT_ATTENTIONS", "DEFAULT_SEEDS", "Job", "Plan", "make_plan"]
+__all__ = ["DEFAULT_SEEDS", "Job", "Plan", "make_plan"]
 
-DEFAULT_ATTENTIONS = (
-    *("softmax", "taylor", "taylorshift"),
-    *("performer", "performer_relu", "performer_exp"),
-    *("performer_gelu", "performer_elu", "performer_ftheta"),
-)
 DEFAULT_SEEDS = 3
 
 
@@ -32,24 +28,24 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Where it is, below `runs/`."""
+        """Path of the run folder below `runs/`."""
         name = f"{self.attention}/seed-{self.seed}"
         return name if self.fold is None else f"{name}/fold-{self.fold}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that decides a comparison.
+    """Everything that defines a comparison.
 
     Attributes:
         recipe: Name or path of the recipe.
-        base: The configuration that all runs share; each sets its attention, seed and fold.
-        attentions: What is compared, in the order of the table.
-        baseline: The one the others are compared with.
-        seeds: Of the runs.
-        folds: Parts that the training set is cut into; None trains on all and tests on the test
-            set.
-        created: When, in ISO format.
+        base: Configuration shared by all runs, except for attention, seed and fold.
+        attentions: Attentions to compare, in the order of the table.
+        baseline: Attention that the others are compared with.
+        seeds: Seeds of the runs.
+        folds: Number of cross-validation folds; None trains on the whole training set and tests on
+            the test set.
+        created: Creation time in ISO format.
     """
 
     recipe: str
@@ -61,7 +57,7 @@ class Plan:
     created: str = field(default="", compare=False)
 
     def jobs(self) -> list[Job]:
-        """Every run, all attentions of a seed before the next seed."""
+        """All runs, ordered by seed, then fold, then attention."""
         folds: Iterable[int | None] = [None] if self.folds is None else range(self.folds)
         return [
             Job(attention, seed, fold)
@@ -71,7 +67,7 @@ class Plan:
         ]
 
     def config(self, job: Job) -> Config:
-        """The configuration of a run. An option goes to the attentions that have it."""
+        """Configuration of a run. Each attention gets only the options that it has."""
         base = self.base
         known = ATTENTIONS[job.attention].options
         options = {k: v for k, v in base.model.attention_options.items() if k in known}
@@ -89,35 +85,39 @@ def make_plan(
     recipe: str,
     overrides: Sequence[str] = (),
     *,
-    attentions: Sequence[str] = DEFAULT_ATTENTIONS,
+    attentions: Sequence[str] | None = None,
     baseline: str | None = None,
     seeds: int = DEFAULT_SEEDS,
     folds: int | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Plan:
-    """Resolve what is to be compared, or say why that would not be a fair comparison.
+    """Create the plan of a comparison, and check that it is fair.
 
     Args:
-        recipe: A recipe's name or a YAML file.
+        recipe: Name of a recipe, a YAML file or a folder of images.
         overrides: Changes for all runs, as `section.key=value`.
-        attentions: At least two names of `list_attentions()`.
-        baseline: One of them; softmax by default, or the first where softmax is not among them.
-        seeds: How many; they are 0, 1, ...
-        folds: Cross-validate in so many parts of the training set and leave the test set alone.
+        attentions: At least two names of `list_attentions()`; by default all, in that order.
+        baseline: One of `attentions`; by default softmax, or the first if softmax is not included.
+        seeds: Number of seeds; the seeds are 0, 1, ...
+        folds: Number of folds for cross-validation on the training set, without the test set.
+        tell: Called with lines that describe the settings chosen for a folder of images.
 
     Raises:
-        ConfigError: Something is unknown, missing or unfair.
+        ConfigError: An argument is unknown, missing or unfair.
     """
-    names = _check_names(attentions)
+    names = _check_names(tuple(ATTENTIONS) if attentions is None else attentions)
     if baseline is None:
         baseline = "softmax" if "softmax" in names else names[0]
     if baseline not in names:
-        raise ConfigError(f"baseline={baseline!r} is not among those compared: {', '.join(names)}")
+        raise ConfigError(f"baseline must be one of {', '.join(names)}, got {baseline!r}")
     if seeds < 1:
-        raise ConfigError(f"seeds={seeds}: wants at least 1; 3 or more tell luck from difference")
+        raise ConfigError(
+            f"seeds must be at least 1, got {seeds}; use 3 or more to estimate seed noise"
+        )
     if folds is not None and folds < 2:
-        raise ConfigError(f"folds={folds}: wants at least 2")
+        raise ConfigError(f"folds must be at least 2, got {folds}")
     check_overrides(overrides)
-    base = load_config(recipe, overrides)
+    base = resolve_recipe(recipe, overrides, tell)
     check_settings(base, names)
     model = base.model.model_copy(update={"attention": baseline})
     base = base.model_copy(update={"model": model, "search": {}, "tune": TuneConfig()})
@@ -127,7 +127,7 @@ def make_plan(
 
 def _check_names(attentions: Sequence[str]) -> tuple[str, ...]:
     for name in attentions:
-        ATTENTIONS[name]  # an unknown one raises, with near matches
+        ATTENTIONS[name]  # raises for an unknown name, with suggestions
     if len(set(attentions)) < len(attentions):
         twice = next(name for name in attentions if attentions.count(name) > 1)
         raise ConfigError(f"attention {twice!r} is named twice")

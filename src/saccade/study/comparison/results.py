@@ -1,62 +1,59 @@
-"""From run folders to the table of a comparison, with intervals and tests."""
+"""Compute `results.json` of a comparison from its run folders, with intervals and tests."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from saccade.errors import ConfigError
 from saccade.overlap import TOGETHER
-from saccade.runs import RunFolder
-from saccade.statistics import (
-    CONFIDENCE,
-    SeedNoise,
-    accuracy_interval,
-    holm,
-    paired_difference,
-    seed_noise,
+from saccade.predictions import Predictions, read_predictions
+from saccade.results import (
+    Accuracy,
+    Answers,
+    Claim,
+    Results,
+    TestedRun,
+    results_of,
+    same_images,
+    shared_rate_note,
+    skipped_note,
 )
+from saccade.runs import RunFolder
+from saccade.stats import CONFIDENCE
 from saccade.study.comparison.fairness import UnfairError, check_run, check_together
 from saccade.study.comparison.folder import VERSION, ComparisonFolder
-from saccade.study.comparison.plan import Job
+from saccade.study.comparison.plan import Job, Plan
 
 __all__ = ["collect"]
 
-Correct = NDArray[np.bool_]
-
 Speed = Literal["own", "alone", "shared"]
-"""Whose speeds the table holds: of runs one after the other on one kind of device, measured after
-training, or of runs that cannot be compared."""
+"""Source of the speeds in the table.
+
+`own`: the runs themselves, which ran one after another on one kind of device. `alone`: measured
+after training. `shared`: the runs themselves, which overlapped or used different devices, so that
+their speeds cannot be compared.
+"""
 
 
 @dataclass
 class _Variant:
-    """The finished runs of one attention.
-
-    Attributes:
-        summaries: One a run.
-        correct: By seed, whether each image was classified rightly; folds one after the other.
-    """
+    """The finished runs of one attention, with their summaries."""
 
     summaries: dict[Job, dict[str, Any]]
-    correct: dict[int, Correct]
-
-    def table(self, seeds: Sequence[int] | None = None) -> Correct:
-        """(S, n): a row a seed."""
-        return np.stack([self.correct[seed] for seed in seeds or sorted(self.correct)])
 
     def median(self, key: str) -> float | None:
-        """The median of a number over the runs."""
+        """Median of a summary value over the runs."""
         values = [s[key] for s in self.summaries.values() if s.get(key) is not None]
         return statistics.median(values) if values else None
 
     def images_per_epoch(self) -> float | None:
-        """Those of the run of middle speed; medians of its two factors may be of two runs."""
+        """Images per epoch of the run with the median speed.
+
+        Taking the medians of both factors separately could mix two runs.
+        """
         runs = [s for s in self.summaries.values() if s.get("img_per_s") is not None]
         if not runs:
             return None
@@ -65,23 +62,27 @@ class _Variant:
 
 
 def collect(folder: ComparisonFolder) -> dict[str, Any]:
-    """The results so far, as in `results.json`.
+    """The results so far, as written to `results.json`.
 
     Raises:
-        UnfairError: A run was not made as planned.
+        UnfairError: A run does not match the plan.
     """
     plan = folder.plan
-    variants = {name: _Variant({}, {}) for name in plan.attentions}
+    variants = {name: _Variant({}) for name in plan.attentions}
     for job in folder.finished():
         check_run(folder.run(job), plan, job)
         variants[job.attention].summaries[job] = folder.run(job).summary()
     done = {job: s for variant in variants.values() for job, s in variant.summaries.items()}
     check_together(done)
     _check_start(folder, done)
-    _fill_correct(folder, variants)
+    groups = {
+        name: [_tested(folder.run(job), plan, job, s) for job, s in variant.summaries.items()]
+        for name, variant in variants.items()
+    }
+    found = results_of(groups, plan.baseline)
+    _check_images(found)
+    claims = {claim.first: claim for claim in found.against_baseline}
     measures, speed = folder.measures(), _whose_speed(folder, done)
-    rows = [_row(name, variants[name], measures.get(name, {}), speed) for name in plan.attentions]
-    _compare_with_baseline(rows, variants, plan.baseline)
     return {
         "version": VERSION,
         "complete": len(done) == len(plan.jobs()),
@@ -89,120 +90,121 @@ def collect(folder: ComparisonFolder) -> dict[str, Any]:
         "baseline": plan.baseline,
         "confidence": CONFIDENCE,
         "speed": speed,
-        "rows": rows,
+        "images": found.num_images,
+        "images_skipped": found.num_skipped,
+        "rows": [
+            {
+                "attention": name,
+                "runs": len(variants[name].summaries),
+                **_accuracy(found.accuracies[name]),
+                **_costs(variants[name], measures.get(name, {}), speed),
+                **_difference(claims.get(name)),
+            }
+            for name in plan.attentions
+        ],
+        "pairs": [
+            {"first": claim.first, "second": claim.second, **_difference(claim)}
+            for claim in found.others
+        ],
         "left_out": _left_out(folder),
-        "notes": _notes(folder, done, speed),
+        "notes": _notes(folder, done, speed, found),
     }
 
 
 def _check_start(folder: ComparisonFolder, done: Mapping[Job, Any]) -> None:
-    """Refuse a run that did not start from the weights of its seed."""
+    """Refuse runs of one seed that started from different weights."""
     first: dict[int, str] = {}
     for job in done:
-        start = folder.run(job).initial().get("sha256", "weights of its own")
+        start = folder.run(job).initial().get("sha256", "other weights")
         if first.setdefault(job.seed, start) != start:
-            raise UnfairError(f"{job.name} did not start from the weights of its seed's other runs")
+            raise UnfairError(
+                f"{job.name} did not start from the same weights as the other runs of its seed"
+            )
 
 
-def _fill_correct(folder: ComparisonFolder, variants: Mapping[str, _Variant]) -> None:
-    """Read which images were right, of the seeds whose folds are all done."""
-    plan = folder.plan
-    parts = 1 if plan.folds is None else plan.folds
-    targets: NDArray[Any] | None = None
-    for variant in variants.values():
-        for seed in plan.seeds:
-            jobs = [job for job in variant.summaries if job.seed == seed]
-            if len(jobs) < parts:
-                continue
-            found = [_predictions(folder.run(job), job) for job in jobs]
-            target = np.concatenate([part["target"] for part in found])
-            if targets is not None and not np.array_equal(target, targets):
-                raise UnfairError(f"{jobs[0].name} was tested on other images than the others")
-            targets = target
-            predicted = np.concatenate([part["predicted"] for part in found])
-            variant.correct[seed] = predicted == target
+def _tested(run: RunFolder, plan: Plan, job: Job, summary: Mapping[str, Any]) -> TestedRun:
+    return TestedRun(
+        seed=job.seed,
+        fold=job.fold or 0,
+        folds=plan.folds or 1,
+        accuracy=summary["test_accuracy"],
+        predictions=_predictions(run, job),
+    )
 
 
-def _predictions(run: RunFolder, job: Job) -> dict[str, NDArray[Any]]:
-    found = run.predictions()
-    if not found:
+def _predictions(run: RunFolder, job: Job) -> Predictions:
+    found = read_predictions(run, len(run.dataset().get("class_names", ())))
+    if found is None:
         raise ConfigError(
-            f"{job.name} is finished but has no predictions.npz; delete {str(run.path)!r} to have "
-            "it run again"
+            f"{job.name} is finished but has no predictions.npz; delete {str(run.path)!r} to "
+            "train it again"
         )
     return found
 
 
-def _row(
-    attention: str, variant: _Variant, measures: Mapping[str, Any], speed: Speed
-) -> dict[str, Any]:
-    interval = accuracy_interval(variant.table()) if variant.correct else None
-    accuracies = [float(variant.correct[seed].mean()) for seed in sorted(variant.correct)]
-    runs = [summary["test_accuracy"] for summary in variant.summaries.values()]
+def _check_images(found: Results) -> None:
+    """Refuse runs that were tested on different images."""
+    first: Answers | None = None
+    for name, seeds in found.answers.items():
+        for seed, answers in seeds.items():
+            first = first or answers
+            if not same_images(first, answers):
+                raise UnfairError(
+                    f"{name}/seed-{seed} was tested on different images than the other runs"
+                )
+
+
+def _accuracy(found: Accuracy) -> dict[str, Any]:
+    return {
+        "accuracy": found.mean,
+        "accuracy_low": found.low,
+        "accuracy_high": found.high,
+        "accuracies": list(found.by_seed.values()),
+        "accuracy_spread": found.spread,
+        "images": found.num_images,
+        "images_skipped": found.num_skipped,
+    }
+
+
+def _difference(claim: Claim | None) -> dict[str, float | None]:
+    return {
+        "difference": claim.difference if claim else None,
+        "difference_low": claim.low if claim else None,
+        "difference_high": claim.high if claim else None,
+        "p_value": claim.p_value if claim else None,
+        "p_corrected": claim.p_corrected if claim else None,
+    }
+
+
+def _costs(variant: _Variant, measures: Mapping[str, Any], speed: Speed) -> dict[str, Any]:
     first = next(iter(variant.summaries.values()), {})
     measured = ("latency_ms", "latency_batch", "latency_eval_ms", "latency_eval_batch")
     return {
-        "attention": attention,
-        "runs": len(variant.summaries),
-        "accuracy": interval.mean if interval else None,
-        "accuracy_low": interval.low if interval else None,
-        "accuracy_high": interval.high if interval else None,
-        "accuracies": accuracies,
-        "accuracy_spread": statistics.stdev(runs) if len(runs) > 1 else None,
         **_speed(variant, measures.get("img_per_s") if speed == "alone" else None),
         **{key: measures.get(key) for key in measured},
         "peak_memory_mib": measures.get("peak_memory_mib"),
         "parameters": first.get("parameters"),
         "flops": first.get("flops"),
         "approximation_error": measures.get("approximation_error"),
-        **dict.fromkeys(
-            ("difference", "difference_low", "difference_high", "p_value", "p_corrected")
-        ),
     }
 
 
 def _speed(variant: _Variant, alone: float | None) -> dict[str, float | None]:
-    """Seconds an epoch and images a second: as measured alone, or else of the runs' own epochs."""
+    """Seconds per epoch and images per second, measured alone or else from the runs' epochs."""
     images = variant.images_per_epoch()
     if alone is not None and images is not None:
         return {"seconds_per_epoch": images / alone, "img_per_s": alone}
     return {key: variant.median(key) for key in ("seconds_per_epoch", "img_per_s")}
 
 
-def _compare_with_baseline(
-    rows: Sequence[dict[str, Any]], variants: Mapping[str, _Variant], baseline: str
-) -> None:
-    """Fill in the paired differences, on the seeds that both have."""
-    tested, noise = [], _noise(list(variants.values()))
-    for row in rows:
-        mine, theirs = variants[row["attention"]], variants[baseline]
-        shared = sorted(mine.correct.keys() & theirs.correct.keys())
-        if row["attention"] == baseline or not shared:
-            continue
-        found = paired_difference(mine.table(shared), theirs.table(shared), noise=noise)
-        row["difference"], row["p_value"] = found.mean, found.p_value
-        row["difference_low"], row["difference_high"] = found.low, found.high
-        tested.append(row)
-    for row, corrected in zip(tested, holm([row["p_value"] for row in tested]), strict=True):
-        row["p_corrected"] = corrected
-
-
-def _noise(variants: Sequence[_Variant]) -> SeedNoise | None:
-    """The scatter of seeds, from the attentions that have most of them."""
-    most = max(len(variant.correct) for variant in variants)
-    known = [variant for variant in variants if len(variant.correct) == most]
-    shared = sorted(set.intersection(*(set(variant.correct) for variant in known)))
-    if len(known) < 2 or not shared:
-        return None
-    return seed_noise([variant.table(shared) for variant in known])
-
-
 def _left_out(folder: ComparisonFolder) -> list[dict[str, str]]:
-    """The runs that are not in the table, and why."""
+    """Runs that are missing from the table, with the reason."""
     left = []
     for job in folder.plan.jobs():
         state = folder.state(job)
         if state == "finished":
+            if damage := folder.damage(job):
+                left.append({"run": job.name, "reason": f"damaged: {damage}"})
             continue
         status = folder.run(job).status()
         message = status.get("message") or "failed"
@@ -222,21 +224,31 @@ def _devices(folder: ComparisonFolder, done: Mapping[Job, Any]) -> list[str]:
     return sorted({str(folder.run(job).environment().get("device")) for job in done})
 
 
-def _notes(folder: ComparisonFolder, done: Mapping[Job, Any], speed: Speed) -> list[str]:
-    """What a reader of the table has to know."""
-    notes = []
+def _notes(
+    folder: ComparisonFolder, done: Mapping[Job, Any], speed: Speed, found: Results
+) -> list[str]:
+    """Notes that a reader needs to interpret the table."""
+    notes = [shared_rate_note(folder.plan.base.optim.lr)]
+    if found.num_skipped:
+        notes.append(skipped_note(found.num_images, found.num_skipped))
     devices = _devices(folder, done)
     if speed == "alone":
         notes.append("s/epoch and img/s were measured after training, one attention at a time")
     elif len(devices) > 1:
-        notes.append(f"trained on several kinds of device ({', '.join(devices)}): compare no times")
+        notes.append(
+            f"trained on several kinds of device ({', '.join(devices)}): do not compare times"
+        )
     elif speed == "shared":
         notes.append(TOGETHER)
     if len(folder.plan.seeds) == 1:
-        notes.append("one seed: intervals and tests speak of these trained models, not of others")
+        notes.append(
+            "one seed: intervals and tests are about these trained models, not about other seeds"
+        )
     measured = folder.measures()
     new = [name for name, found in measured.items() if not found.get("trained", True)]
     if new:
         names = "all attentions" if len(new) == len(folder.plan.attentions) else ", ".join(new)
-        notes.append(f"measured with new weights, since no run has its own any more: {names}")
+        notes.append(
+            f"measured with new weights, because no run still has its trained weights: {names}"
+        )
     return notes

@@ -1,15 +1,16 @@
-"""Starting, resuming and ending a comparison."""
+"""Start, resume and finish a comparison."""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from saccade.data import DatasetInfo, load_splits
+from saccade.data import Splits, load_splits
 from saccade.errors import ConfigError, Preempted
 from saccade.study.comparison.fairness import check_models, check_run
 from saccade.study.comparison.folder import ComparisonFolder
@@ -20,16 +21,17 @@ from saccade.study.comparison.progress import Watcher
 from saccade.study.comparison.results import collect
 from saccade.study.comparison.work import work
 from saccade.study.workers import raise_worker_error, run_workers
+from saccade.train.cost import warn_of_default_size
 from saccade.train.distributed import connect
-from saccade.train.machine import check_machine, uses_cuda
-from saccade.train.run_data import check_same_data
-from saccade.train.stops import stop_signals
+from saccade.train.run_data import batch_note, check_same_data, check_same_folder
+from saccade.train.signals import stop_signals
+from saccade.train.torch_flags import check_machine, uses_cuda
 
 __all__ = ["compare"]
 
-MOST_ON_CPU = 4
+MAX_ON_CPU = 4
 MEASURED_ELSEWHERE = (
-    "another process is still measuring latency, memory and error; --resume shows them afterwards"
+    "another process is still measuring latency, memory and error; use --resume to show them later"
 )
 
 
@@ -41,33 +43,41 @@ def compare(
     resume: bool = False,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Train every attention of a plan with every seed, and compare them.
+    """Train every attention of a plan with every seed, and compare the results.
 
     Args:
-        plan: From `make_plan`.
-        out: The comparison's folder; it must be new unless `resume` is set.
-        jobs: Processes that train at the same time, spread over the GPUs; one trains in this
-            process, None is what suits the machine. The same call on another machine with the same
-            folder adds to them.
-        resume: Go on with what is there, start where nothing is.
+        plan: Plan from `make_plan`.
+        out: Folder of the comparison; it must be new unless `resume` is set.
+        jobs: Number of worker processes, spread over the GPUs. With 1, runs are trained in this
+            process; None chooses a number for this machine. To add workers on another machine,
+            make the same call there with `resume` and the same folder.
+        resume: Resume the comparison in `out`, or start it if there is none.
         quiet: Show no progress.
 
     Returns:
-        The results, as in `results.json`; runs that failed are in `left_out`.
+        The results, as in `results.json`; failed runs are listed in `left_out`.
 
     Raises:
-        ConfigError: The plan, the folder, or a run in it, cannot be used or is unfair.
+        ConfigError: The plan, the folder or a run in it is invalid or unfair.
         DataError: The data cannot be read.
         TrainingError: Worker processes died and runs are missing.
-        Preempted: A signal asked to stop; `resume` goes on.
+        Preempted: A signal asked to stop; call again with `resume` to continue.
     """
-    info = _check_here(plan, jobs)
+    splits = _check_here(plan, jobs)
+    info = splits.info
+    if not quiet and (note := batch_note(plan.base, splits)):
+        print(f"saccade: {note}", file=sys.stderr, flush=True)  # noqa: T201
     folder = ComparisonFolder.start(out, plan, resume=resume)
+    folder.reopen_damaged()
     for job in plan.jobs():
         if folder.run(job).exists():
             check_run(folder.run(job), plan, job)
             check_same_data(folder.run(job), info)
-    folder.measures()  # a damaged file is told of before hours of training, not after
+    started = [job for job in plan.jobs() if folder.run(job).exists()]
+    if len(started) < len(plan.jobs()):
+        for job in started[:1]:
+            check_same_folder(folder.run(job), plan.base.data)
+    folder.measures()  # raises for a damaged file before hours of training
     write_initial_weights(folder, info)
     since = time.time()
     try:
@@ -76,51 +86,59 @@ def compare(
             Watcher(folder, since=since, on_change=lambda: _write(folder), quiet=quiet),
         ):
             codes = _work(folder, jobs, since)
-            is_ours = measure(folder, stop)
+            has_measured = measure(folder, stop)
     except Preempted as error:
         _write(folder)
         done = f"{len(folder.finished())} of {len(plan.jobs())} runs"
         raise type(error)(f"stopped with {done} done; go on with --resume") from None
-    results = _write(folder, measured_elsewhere=not is_ours)
-    _judge(codes, folder, since)
+    results = _write(folder, measured_elsewhere=not has_measured)
+    _check_all_ended(codes, folder, since)
     return results
 
 
-def _check_here(plan: Plan, jobs: int | None) -> DatasetInfo:
-    """See that every run could start on this machine; the facts about its data."""
+def _check_here(plan: Plan, jobs: int | None) -> Splits:
+    """Check that every run could start on this machine; return the data of the first run."""
     if jobs is not None and jobs < 1:
-        raise ConfigError(f"jobs={jobs}: wants at least 1")
+        raise ConfigError(f"jobs must be at least 1, got {jobs}")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("a comparison starts its own processes: use --jobs, not torchrun")
     first = plan.config(plan.jobs()[0])
     check_machine(first)
     connect(first.train.device)
-    info = load_splits(first.data).info
-    check_models(plan, info)
-    return info
+    splits = load_splits(first.data)
+    check_models(plan, splits.info)
+    warn_of_default_size(first, splits)
+    return splits
 
 
 def _suitable_jobs(folder: ComparisonFolder, since: float) -> int:
-    """One a GPU; one a core of a CPU, whose threads small networks do not fill, four at most.
+    """Default number of workers: one per GPU, or one per CPU core but at most four.
 
-    As many for the last run as for the first: each has the same share of a CPU's threads.
+    Small networks do not use all threads of a CPU. The number does not shrink as runs finish, so
+    that every run gets the same share of the CPU threads.
     """
     if not folder.waiting(since):
         return 1
     runs = folder.plan.jobs()
     if uses_cuda(folder.plan.config(runs[0])):
         return min(len(runs), torch.cuda.device_count())
-    return min(len(runs), len(os.sched_getaffinity(0)), MOST_ON_CPU)
+    return min(len(runs), len(os.sched_getaffinity(0)), MAX_ON_CPU)
 
 
 def _work(folder: ComparisonFolder, jobs: int | None, since: float) -> list[int]:
-    """Have the runs done; the exit codes of the processes that did them, if it was several."""
+    """Train the remaining runs. Return the exit codes of the worker processes, if any."""
     jobs = _suitable_jobs(folder, since) if jobs is None else jobs
     if jobs == 1:
         work(folder, since=since)
         return []
     module = "saccade.study.comparison.worker"
-    return run_workers(module, [str(folder.path), str(since)], jobs)
+    return run_workers(
+        module,
+        [str(folder.path), str(since)],
+        jobs,
+        attempts=folder.attempts,
+        is_work_left=lambda: bool(folder.waiting(since)),
+    )
 
 
 def _write(folder: ComparisonFolder, *, measured_elsewhere: bool = False) -> dict[str, Any]:
@@ -132,10 +150,10 @@ def _write(folder: ComparisonFolder, *, measured_elsewhere: bool = False) -> dic
     return results
 
 
-def _judge(codes: list[int], folder: ComparisonFolder, since: float) -> None:
-    """Raise where workers ended before all runs had."""
+def _check_all_ended(codes: list[int], folder: ComparisonFolder, since: float) -> None:
+    """Raise if the workers ended before all runs had ended."""
     missing = folder.waiting(since)
     if not missing:
         return
-    told = f"the workers ended with exit codes {', '.join(map(str, codes))}"
-    raise_worker_error(codes, f"{told}; {len(missing)} runs are missing: --resume")
+    ended = f"the workers ended with exit codes {', '.join(map(str, codes))}"
+    raise_worker_error(codes, f"{ended}; {len(missing)} runs are missing; go on with --resume")

@@ -1,6 +1,26 @@
-"""Searching for settings: many trials of one recipe, judged by validation images."""
+"""Hyperparameter search: many trials of one recipe, compared on validation images."""
 
-from saccade.study.tuning.folder import Settings, TuningFolder
-from saccade.study.tuning.start import join_search, start_search, tune
+from typing import TYPE_CHECKING
+
+from saccade.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from saccade.study.tuning.folder import Settings, TuningFolder
+    from saccade.study.tuning.start import join_search, start_search, tune
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "folder": (
+                "Settings",
+                "TuningFolder",
+            ),
+            "start": (
+                "join_search",
+                "start_search",
+                "tune",
+            ),
+        },
+    )
 
 __all__ = ["Settings", "TuningFolder", "join_search", "start_search", "tune"]

@@ -1,18 +1,18 @@
-"""The folder of a search, which is all that its workers share.
+"""The folder of a search. Workers share nothing else.
 
-study.json      what was asked for: recipe, metric, how many trials, storage
-base.yaml       the configuration that every trial starts from, search space included
+study.json      settings of the search: recipe, metric, number of trials, storage
+base.yaml       base configuration of every trial, including the search space
 study.db        Optuna's storage (study.journal with --storage journal)
-claims/         which worker has which trial
+claims/         which worker is running which trial
+attempts/       when a worker began a trial, and how the attempt ended
 trials/trial-0007/   an ordinary run folder
-results.json    every trial, rewritten as each one ends
-best.yaml       the recipe of the best trial so far
-plots/          how the search went and what mattered, PNG and SVG
+results.json    every trial, rewritten whenever a trial ends
+best.yaml       recipe of the best trial so far
+plots/          optimization history and parameter importance, as PNG and SVG
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import warnings
@@ -24,8 +24,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 from saccade.config import Config, dump_config, load_config
-from saccade.errors import ConfigError, UnknownNameError, writing_error
+from saccade.errors import (
+    ConfigError,
+    TrainingError,
+    UnknownNameError,
+    is_transient,
+    writing_error,
+)
+from saccade.io import make_folder, read_json_object, remove_leftovers, sync, write_file
 from saccade.runs import RunFolder
+from saccade.study.attempts import Attempts
 from saccade.study.claims import Claims
 from saccade.study.tuning.space import grid
 
@@ -41,18 +49,19 @@ METRICS: dict[str, Literal["maximize", "minimize"]] = {
     "val_accuracy": "maximize",
     "val_loss": "minimize",
 }
-"""What a search can go by, and which way is better."""
+"""Metrics that a search can optimize, with their direction."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a search was asked to do, as in `study.json`.
+    """Settings of a search, as saved in `study.json`.
 
     Attributes:
-        recipe: Name or path of the recipe it began with.
-        trials: How many are wanted, over all workers and resumes.
-        metric: One of `METRICS`.
+        recipe: Name or path of the recipe.
+        trials: Total number of trials, over all workers and resumes.
+        metric: Metric to optimize, one of `METRICS`.
         storage: `sqlite` or `journal`.
+        created: Creation time in ISO format.
     """
 
     recipe: str
@@ -63,25 +72,25 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.trials < 1:
-            raise ConfigError(f"--trials {self.trials}: wants at least 1")
+            raise ConfigError(f"--trials must be at least 1, got {self.trials}")
         _check_metric(self.metric)
         if self.storage not in STORAGES:
             raise UnknownNameError("storage", self.storage, STORAGES)
 
 
 def _check_metric(metric: str) -> None:
-    """Refuse a metric that a search cannot, or must not, go by."""
+    """Refuse an unknown metric, and metrics of the test set."""
     if metric.startswith("test"):
         raise ConfigError(
-            f"--metric {metric!r}: a search never looks at the test set, or its result would "
-            f"mean nothing; accepted: {', '.join(METRICS)}"
+            f"--metric must be one of {', '.join(METRICS)}, got {metric!r}; a search must not use "
+            "the test set"
         )
     if metric not in METRICS:
         raise UnknownNameError("metric", metric, METRICS)
 
 
 class TuningFolder:
-    """A search's folder, to work in.
+    """The folder of a search.
 
     Args:
         path: The folder.
@@ -92,64 +101,69 @@ class TuningFolder:
 
     @classmethod
     def create(cls, path: str | Path, config: Config, settings: Settings) -> Self:
-        """Make the folder of a new search, whole or not at all.
+        """Create the folder of a new search atomically.
 
         Raises:
-            ConfigError: There is something at `path`.
+            ConfigError: `path` exists and is not an empty folder, or cannot be written.
         """
         folder = cls(path)
         folder.check_free()
         aside = cls(folder.path.with_name(f".{folder.path.name}.{os.getpid()}"))
         try:
-            aside.path.mkdir(parents=True)
+            make_folder(aside.path.parent)
+            aside.path.mkdir()
             settings = replace(settings, created=datetime.now(UTC).isoformat(timespec="seconds"))
             aside._write_settings(settings)
-            (aside.path / "base.yaml").write_text(dump_config(config), encoding="utf-8")
+            write_file(aside.path / "base.yaml", dump_config(config))
             aside._create_storage()
             aside.path.rename(folder.path)
+            sync(folder.path.parent)
         except OSError as error:
             folder.check_free()
-            told = f"--out {str(path)!r}: cannot write there"
-            raise writing_error(told, error, ConfigError) from None
+            message = f"--out {str(path)!r}: cannot write there"
+            raise writing_error(message, error, ConfigError) from None
         finally:
             shutil.rmtree(aside.path, ignore_errors=True)
         return folder
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Open the folder of a search that was started already."""
+        """Open the folder of an existing search."""
         folder = cls(path)
         if not folder.exists():
             raise ConfigError(f"{str(path)!r} is not the folder of a search: no study.json")
+        remove_leftovers(folder.path)
         folder.settings()
         if not folder.storage_path.is_file():
             raise ConfigError(f"{str(folder.storage_path)!r}: the study's storage is missing")
         return folder
 
     def exists(self) -> bool:
-        """Whether something was studied here."""
+        """True if the folder holds a study."""
         return (self.path / "study.json").is_file()
 
     def check_free(self) -> None:
-        """Refuse a folder that has a search, or anything else, in it."""
+        """Refuse a path that exists, unless it is an empty folder."""
         if self.exists():
             raise ConfigError(
-                f"--out {str(self.path)!r}: a study is there already; add --resume to go on with "
-                "it, or choose another folder"
+                f"--out {str(self.path)!r} already holds a study; add --resume to go on with it, "
+                "or choose another folder"
             )
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise ConfigError(f"--out {str(self.path)!r}: exists and is not an empty folder")
+            raise ConfigError(f"--out must be a new or empty folder, got {str(self.path)!r}")
 
     def settings(self) -> Settings:
-        """What was asked for."""
+        """The settings saved in `study.json`."""
         path = self.path / "study.json"
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = read_json_object(path)
             kind, version = values.pop("kind"), values.pop("version")
             if kind != "tune":
-                raise ConfigError(f"{str(path)!r}: a {kind!r} study, not a search")
+                raise ConfigError(f"{str(path)!r} must be of a search, got a {kind!r} study")
             if version > VERSION:
-                raise ConfigError(f"{str(path)!r}: version {version} is of a newer saccade")
+                raise ConfigError(
+                    f"{str(path)!r} has version {version}, of a newer saccade; upgrade saccade"
+                )
             return Settings(**values)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, ConfigError):
@@ -157,45 +171,62 @@ class TuningFolder:
             raise ConfigError(f"{str(path)!r} is not the study.json of a search") from None
 
     def set_trials(self, trials: int) -> None:
-        """Change how many trials are wanted; workers that are at it take notice."""
+        """Change the total number of trials. Running workers use the new number."""
         with self.claims.hold("study"):
             made = len(self.load().get_trials(deepcopy=False))
             if trials < made:
-                raise ConfigError(f"--trials {trials}: {made} were made already")
+                raise ConfigError(
+                    f"--trials must be at least {made}, the number of trials so far, got {trials}"
+                )
             self._write_settings(replace(self.settings(), trials=trials))
 
     @cached_property
     def claims(self) -> Claims:
-        """Who has what; `study` is the claim on the list of trials and on the results."""
+        """Claims of the workers. The claim `study` guards the list of trials and the results."""
         return Claims(self.path / "claims")
+
+    @cached_property
+    def attempts(self) -> Attempts:
+        """Attempts at each trial."""
+        return Attempts(self.path / "attempts")
 
     @property
     def storage_path(self) -> Path:
-        """Optuna's file."""
+        """File of Optuna's storage."""
         return self.path / STORAGES[self.settings().storage]
 
     def base(self) -> Config:
-        """The configuration that every trial starts from."""
+        """Base configuration of every trial."""
         return load_config(self.path / "base.yaml")
 
     def trials_wanted(self) -> int:
-        """How many trials there are to be: as many as asked for, or the whole grid."""
+        """Total number of trials to run; at most the size of the grid."""
         base, trials = self.base(), self.settings().trials
         return min(trials, len(grid(base))) if base.tune.sampler == "grid" else trials
 
     def run(self, number: int) -> RunFolder:
-        """The run folder of a trial."""
+        """Run folder of a trial."""
         return RunFolder(self.path / "trials" / f"trial-{number:04d}")
 
     def load(self) -> optuna.Study:
-        """Optuna's view of the search."""
+        """Load the search as an Optuna study."""
         prepare_optuna()
         import optuna
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
             return optuna.load_study(study_name=STUDY, storage=self._storage())
-        except (SQLAlchemyError, optuna.exceptions.OptunaError, ValueError, KeyError, RuntimeError):
+        except (
+            SQLAlchemyError,
+            optuna.exceptions.OptunaError,
+            ValueError,
+            KeyError,
+            RuntimeError,
+        ) as error:
+            if is_transient(error):
+                failed = TrainingError(f"{str(self.storage_path)!r}: the disk failed: {error}")
+                failed.is_transient = True
+                raise failed from None
             raise ConfigError(f"{str(self.storage_path)!r} is not the storage of a study") from None
 
     def _storage(self) -> optuna.storages.BaseStorage:
@@ -223,7 +254,7 @@ class TuningFolder:
 
 
 def prepare_optuna() -> None:
-    """See that Optuna is there, and spare the user its log and what it says is experimental."""
+    """Check that Optuna is installed, and silence its log and experimental warnings."""
     if find_spec("optuna") is None:
         raise ConfigError("saccade tune needs Optuna: pip install 'saccade[tune]'")
     import optuna

@@ -1,37 +1,43 @@
-"""How a search went, and what mattered: two figures, each as PNG and SVG."""
+"""Plots of a search: optimization history and parameter importance, as PNG and SVG."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from saccade.io import write_file
+from saccade.plotting import draw_with_fonts
+
 __all__ = ["draw_plots"]
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; each state has its own marker.
-BLUE, ORANGE, GREY, BLACK = "#0072B2", "#E69F00", "#7F7F7F", "#000000"
+# Colors by Okabe and Ito, safe for color-blind readers. Each state also has its own marker.
+BLUE, ORANGE, GRAY, BLACK = "#0072B2", "#E69F00", "#7F7F7F", "#000000"
 ENDED_EARLY = {
     "pruned": {"color": ORANGE, "marker": "v", "label": "pruned"},
-    "failed": {"color": GREY, "marker": "x", "label": "failed"},
+    "failed": {"color": GRAY, "marker": "x", "label": "failed"},
 }
 NAMES = {"val_accuracy": "validation accuracy", "val_loss": "validation loss"}
 
 
 def draw_plots(results: dict[str, Any], folder: Path) -> list[Path]:
-    """Write what there is to draw of a search's results; return the files."""
+    """Draw the plots for which there are results; return the files."""
     folder.mkdir(exist_ok=True)
     paths: list[Path] = []
     if results["best"] is not None:
-        paths += _save(_history(results), folder / "history")
+        paths += _save(lambda: _history(results), folder / "history")
     if results["importance"]:
-        paths += _save(_importance(results), folder / "importance")
+        paths += _save(lambda: _importance(results), folder / "importance")
     return paths
 
 
 def _history(results: dict[str, Any]) -> Any:
-    """Every complete trial's value and the best so far; those that ended early on the axis.
+    """Plot the values of complete trials and the best value so far.
 
-    A pruned trial's last value is of another epoch than the others', so it is not drawn as one.
+    Pruned and failed trials are marked on the x axis. The last value of a pruned trial is not
+    plotted, because it is from an earlier epoch than the other values.
     """
     figure, axes = _figure(7, 4)
     done = [
@@ -43,11 +49,11 @@ def _history(results: dict[str, Any]) -> Any:
     last = results["trials"][-1]["number"]
     ends = [*numbers, last], [*best, best[-1]]
     axes.step(*ends, where="post", color=BLACK, linewidth=1.4, label="best so far")
-    for state, look in ENDED_EARLY.items():
+    for state, style in ENDED_EARLY.items():
         early = [row["number"] for row in results["trials"] if row["state"] == state]
         if early:
             level = [0.03] * len(early)
-            axes.scatter(early, level, transform=axes.get_xaxis_transform(), **look)
+            axes.scatter(early, level, transform=axes.get_xaxis_transform(), **style)
     axes.margins(y=0.15)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="trial", ylabel=NAMES[results["metric"]])
@@ -59,7 +65,7 @@ def _history(results: dict[str, Any]) -> Any:
 
 
 def _importance(results: dict[str, Any]) -> Any:
-    """Each key's share, the largest on top."""
+    """Bar chart of the importance of each key, the largest on top."""
     shares = sorted(results["importance"].items(), key=lambda item: item[1])
     figure, axes = _figure(7, 1.4 + 0.4 * len(shares))
     bars = axes.barh([key for key, _ in shares], [share for _, share in shares], color=BLUE)
@@ -69,7 +75,9 @@ def _importance(results: dict[str, Any]) -> Any:
     axes.grid(visible=False, axis="y")
     done = sum(row["state"] == "complete" for row in results["trials"])
     axes.set_xlabel("share of importance (PED-ANOVA)")
-    figure.suptitle(f"what mattered for {NAMES[results['metric']]}, by {done} complete trials")
+    figure.suptitle(
+        f"parameter importance for {NAMES[results['metric']]}, from {done} complete trials"
+    )
     return figure
 
 
@@ -86,8 +94,17 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _save(figure: Any, stem: Path) -> list[Path]:
-    paths = [stem.with_suffix(f".{kind}") for kind in ("png", "svg")]
-    for path in paths:
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
-    return paths
+def _save(make: Callable[[], Any], stem: Path) -> list[Path]:
+    import matplotlib
+
+    def in_fonts(families: list[str]) -> list[Path]:
+        with matplotlib.rc_context({"font.family": families}):
+            figure = make()
+            paths = [stem.with_suffix(f".{kind}") for kind in ("png", "svg")]
+            for path in paths:
+                kind = path.suffix[1:]
+                metadata = {"Date": None} if kind == "svg" else None
+                write_file(path, partial(figure.savefig, format=kind, dpi=150, metadata=metadata))
+            return paths
+
+    return draw_with_fonts(in_fonts)

@@ -1,4 +1,4 @@
-"""What a search found: every trial as JSON, the best one as a recipe, what mattered."""
+"""Results of a search: all trials as JSON, the best recipe, and parameter importance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saccade.config import Config, dump_config, with_values
-from saccade.runs import RunFolder, write_text
+from saccade.io import write_file
+from saccade.runs import RunFolder
 from saccade.study.tuning.folder import METRICS, TuningFolder
 from saccade.version import __version__
 
@@ -21,15 +22,15 @@ __all__ = ["collect", "write_results"]
 
 VERSION = 1
 STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
-FEWEST_FOR_IMPORTANCE = 4
+MIN_FOR_IMPORTANCE = 4
 BEST_SHARE = 0.1
-"""Of the trials, which PED-ANOVA holds against all; those that equal the last of them join them."""
+"""Share of best trials that PED-ANOVA compares with all trials; ties are included."""
 
 
 def write_results(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
     """Write `results.json` and `best.yaml`, and return the results.
 
-    The caller holds the claim on the study.
+    The caller must hold the claim on the study.
     """
     results = collect(folder, study)
     RunFolder(folder.path).write("results.json", results)
@@ -39,7 +40,7 @@ def write_results(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
 
 
 def collect(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
-    """All that `results.json` says."""
+    """Contents of `results.json`."""
     settings = folder.settings()
     trials = study.get_trials(deepcopy=False)
     rows = [_row(folder, trial) for trial in trials]
@@ -69,8 +70,9 @@ def _row(folder: TuningFolder, trial: FrozenTrial) -> dict[str, Any]:
     run = folder.run(trial.number)
     outcome = str(trial.user_attrs.get("outcome", ""))
     state = STATES.get(trial.state.name, "running")
-    epochs = run.metrics("epoch")
-    seconds = run.summary().get("seconds", sum(row["seconds"] for row in epochs))
+    epochs, damage = run.metrics("epoch"), "; ".join(run.damage().values())
+    summary = {} if damage else run.summary()
+    seconds = summary.get("seconds", sum(row["seconds"] for row in epochs))
     return {
         "number": trial.number,
         "state": state,
@@ -78,7 +80,7 @@ def _row(folder: TuningFolder, trial: FrozenTrial) -> dict[str, Any]:
         "params": trial.params,
         "epochs": len(epochs),
         "seconds": round(seconds, 2),
-        "reason": outcome.removeprefix("failed: ") if state != "complete" else "",
+        "reason": outcome.removeprefix("failed: ") if state != "complete" else damage,
         "curve": [v if isfinite(v) else None for _, v in sorted(trial.intermediate_values.items())],
         "run": str(run.path.relative_to(folder.path)),
     }
@@ -87,17 +89,17 @@ def _row(folder: TuningFolder, trial: FrozenTrial) -> dict[str, Any]:
 def _importance(
     study: optuna.Study, metric: str, ranked: Sequence[float]
 ) -> tuple[dict[str, float] | None, str | None]:
-    """Each key's share of what made trials differ (PED-ANOVA), or why there is none.
+    """Importance of each key by PED-ANOVA, or the reason why it was left out.
 
     Args:
         study: The search.
-        metric: What it goes by.
-        ranked: The values of the complete trials, the best first.
+        metric: Metric that the search optimizes.
+        ranked: Values of the complete trials, best first.
     """
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-    if len(ranked) < FEWEST_FOR_IMPORTANCE:
-        return None, f"fewer than {FEWEST_FOR_IMPORTANCE} complete trials"
+    if len(ranked) < MIN_FOR_IMPORTANCE:
+        return None, f"fewer than {MIN_FOR_IMPORTANCE} complete trials"
     if ranked[ceil(BEST_SHARE * len(ranked)) - 1] == ranked[-1]:
         return None, f"too many of the complete trials have the same {metric}"
     evaluator = PedAnovaImportanceEvaluator()
@@ -116,7 +118,7 @@ def _write_best(folder: TuningFolder, results: dict[str, Any]) -> None:
     path = folder.path / "best.yaml"
     run = folder.run(best["number"])
     config = with_values(run.config(), {"run.test": base.run.test})
-    write_text(path, _header(results, path, config) + dump_config(config))
+    write_file(path, _header(results, path, config) + dump_config(config))
 
 
 def _header(results: dict[str, Any], path: Path, config: Config) -> str:
@@ -126,8 +128,8 @@ def _header(results: dict[str, Any], path: Path, config: Config) -> str:
     return (
         f"# Found by `saccade tune {results['recipe']}` (saccade {__version__}): the best of "
         f"{ended} trials.\n"
-        f"# It is the best of many looks at one set of validation images, so its value flatters "
-        f"it;\n# the test images were not used.\n#\n"
+        f"# The value is the best of many trials on the same validation images, so it is too "
+        f"optimistic.\n# The test images were not used.\n#\n"
         f"# command:   saccade train {path} --out runs/best\n"
         f"# trial:     {best['number']}, {config.train.epochs} epochs, {best['seconds']} s\n"
         f"# value:     {results['metric']} {best['value']:.4f}\n"

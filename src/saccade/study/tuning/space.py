@@ -1,4 +1,4 @@
-"""The search space of a recipe: what is drawn for a trial, and the configurations it makes."""
+"""Search space of a recipe: check it, draw values, and build the trials' configurations."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from saccade.config import Config, Range, SearchSpace, with_values
-from saccade.data import load_splits
+from saccade.data import Splits, load_splits
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.train import build_model
+from saccade.train.cost import warn_of_default_size
 
 if TYPE_CHECKING:
     from optuna.trial import BaseTrial
@@ -22,43 +23,50 @@ MEASURE = {
     f"data.{key}"
     for key in ("name", "root", "val_fraction", "split_seed", "num_train", "folds", "fold")
 }
-"""Keys that change the validation images: trials could not be compared."""
+"""Keys that change the validation images, so that trials could not be compared."""
 
-UNJUDGED = "data.val_fraction is 0: a search is judged by validation images"
+NO_VALIDATION = "a search needs validation images: data.val_fraction must be above 0"
 
 
-def check_space(config: Config) -> None:
-    """Refuse a space that no trial, or not every trial, could be made from or compared in.
+def check_space(config: Config) -> Splits:
+    """Check that valid and comparable trials can be drawn from the search space.
+
+    Returns:
+        The data of the search.
 
     Raises:
-        ConfigError: There is nothing to search, no validation, or a key or candidate is at fault.
+        ConfigError: The space is empty, a key or candidate is invalid, or no validation images.
         DataError: The data cannot be loaded.
     """
     if not config.search:
         raise ConfigError(
-            "there is nothing to search: give the recipe a search section, or write "
+            "there is nothing to search; add a search section to the recipe, or write "
             "'search.optim.lr={low: 1e-4, high: 1e-2, log: true}'"
         )
     if config.data.is_without_validation:
-        raise ConfigError(UNJUDGED)
+        raise ConfigError(NO_VALIDATION)
     for key in config.search:
         if key in MEASURE or key.startswith("run."):
-            raise ConfigError(f"search.{key}: trials that differ in it cannot be compared")
+            raise ConfigError(
+                f"search.{key} cannot be searched: trials with different values cannot be compared"
+            )
     splits = load_splits(config.data)
     if not len(splits.val):
-        raise ConfigError(UNJUDGED)
+        raise ConfigError(NO_VALIDATION)
+    warn_of_default_size(config, splits)
     for key, candidates in config.search.items():
         configs = [trial_config(config, {key: value}) for value in _extremes(key, candidates)]
         if key.startswith("model."):
             _check_some_build(key, configs, splits.info)
     if config.tune.sampler == "grid":
         grid(config)
+    return splits
 
 
 def _check_some_build(key: str, configs: list[Config], info: Any) -> None:
-    """Refuse names that are not known, and a key with which no model can be built.
+    """Refuse unknown names, and a key with which no model can be built.
 
-    Some values may need another key's other value.
+    One value that builds is enough: the others may work together with another key's values.
     """
     import torch
 
@@ -76,7 +84,7 @@ def _check_some_build(key: str, configs: list[Config], info: Any) -> None:
 
 
 def draw(trial: BaseTrial, space: SearchSpace) -> dict[str, Any]:
-    """Values for a trial, one a key; those that it has already stay."""
+    """Draw a value for each key. Values that the trial already has are kept."""
     return {key: _draw_one(trial, key, candidates) for key, candidates in space.items()}
 
 
@@ -92,7 +100,7 @@ def _draw_one(trial: BaseTrial, key: str, candidates: Range | list[Any]) -> Any:
 
 
 def grid(config: Config) -> list[dict[str, Any]]:
-    """Every combination as Optuna's values, in an order that the seed decides."""
+    """All combinations as Optuna stores them, shuffled by the seed."""
     axes = [_axis(key, candidates) for key, candidates in config.search.items()]
     points = [dict(zip(config.search, values, strict=True)) for values in itertools.product(*axes)]
     random.Random(config.run.seed).shuffle(points)
@@ -104,19 +112,19 @@ def _axis(key: str, candidates: Range | list[Any]) -> list[Any]:
         return list(_labels(key, candidates))
     if candidates.step is None and not candidates.is_whole:
         raise ConfigError(
-            f"tune.sampler=grid: search.{key} is a range without a step; give it one, or a list "
-            "of choices"
+            f"search.{key} must have a step or be a list of choices for tune.sampler=grid, "
+            "got a range without a step"
         )
     return _steps(candidates)
 
 
 def trial_config(base: Config, values: Mapping[str, Any]) -> Config:
-    """The configuration of one trial: no search in it, and no look at the test set."""
+    """Configuration of one trial, without the search section and without testing."""
     return with_values(base, {**values, "run.test": False, "search": {}})
 
 
 def _extremes(key: str, candidates: Range | list[Any]) -> Iterator[Any]:
-    """The candidates that are most likely not to be accepted."""
+    """Candidates to check: all choices of a list, or both ends of a range."""
     if isinstance(candidates, list):
         yield from _labels(key, candidates).values()
     else:
@@ -125,7 +133,7 @@ def _extremes(key: str, candidates: Range | list[Any]) -> Iterator[Any]:
 
 
 def _steps(candidates: Range) -> list[int | float]:
-    """The numbers of a range with a step, or of whole numbers."""
+    """Values of a range that has a step or consists of integers."""
     step = candidates.step or 1
     count = int((candidates.high - candidates.low) / step + 1e-9)
     numbers = [candidates.low + i * step for i in range(count + 1)]
@@ -133,10 +141,10 @@ def _steps(candidates: Range) -> list[int | float]:
 
 
 def _labels(key: str, choices: list[Any]) -> dict[Any, Any]:
-    """Choices by what Optuna stores for them: lists and mappings as text."""
+    """Map what Optuna stores to the choices. Lists and mappings are stored as JSON text."""
     labels = {_label(choice): choice for choice in choices}
     if len(labels) < len(choices):
-        raise ConfigError(f"search.{key}: {choices!r} has the same choice twice")
+        raise ConfigError(f"search.{key} must have different choices, got {choices!r}")
     return labels
 
 

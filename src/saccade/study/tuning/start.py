@@ -1,8 +1,9 @@
-"""Starting, joining and ending a search."""
+"""Start, join and finish a search."""
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +16,43 @@ from saccade.study.tuning.plots import draw_plots
 from saccade.study.tuning.results import write_results
 from saccade.study.tuning.space import check_space
 from saccade.study.tuning.trials import Say, work
-from saccade.study.workers import raise_worker_error, run_workers
+from saccade.study.workers import raise_worker_error, run_workers, tell_skipped
+from saccade.train.run_data import batch_note
 
 __all__ = ["join_search", "start_search", "tune"]
 
 
-def start_search(out: str | Path, config: Config, settings: Settings) -> TuningFolder:
-    """Check a search and make its folder.
+def start_search(
+    out: str | Path, config: Config, settings: Settings, *, say: Say = lambda line: None
+) -> TuningFolder:
+    """Check a search and create its folder.
+
+    Args:
+        out: The folder, which must be new or empty.
+        config: Configuration with a search section.
+        settings: Settings of the search.
+        say: Called with each line of progress output.
 
     Raises:
-        ConfigError: The search space, or the folder, cannot be used, or Optuna is not installed.
-        DataError: The data cannot.
+        ConfigError: The search space or the folder is invalid, or Optuna is not installed.
+        DataError: The data cannot be loaded.
     """
     prepare_optuna()
     TuningFolder(out).check_free()
-    check_space(config)
+    if note := batch_note(config, check_space(config)):
+        say(note)
     return TuningFolder.create(out, config, settings)
 
 
 def join_search(
     out: str | Path, config: Config | None = None, **asked: int | str | None
 ) -> TuningFolder:
-    """Open the folder of a search to go on with it, or to work on it beside others.
+    """Open the folder of a search to resume it, or to join its workers.
 
     Args:
         out: The folder.
-        config: What the search should be of; refused where it is of something else.
-        **asked: Settings to compare, None for one that was not said; `trials` may change.
+        config: Expected configuration; a search with a different one is refused.
+        **asked: Expected settings, None for any; `trials` changes the number of trials.
     """
     folder = TuningFolder.open(out)
     if config is not None and (changes := _changes(folder.base(), config)):
@@ -50,7 +61,9 @@ def join_search(
     for name in ("metric", "storage"):
         if asked.get(name) not in (None, getattr(settings, name)):
             was = getattr(settings, name)
-            raise ConfigError(f"--resume: --{name} was {was!r}, not {asked[name]!r}")
+            raise ConfigError(
+                f"--{name} must be {was!r}, as when the search was started, got {asked[name]!r}"
+            )
     trials = asked.get("trials")
     if isinstance(trials, int) and trials != settings.trials:
         folder.set_trials(trials)
@@ -61,45 +74,54 @@ def tune(folder: TuningFolder, *, jobs: int = 1, say: Say = lambda line: None) -
     """Work on a search until all of its trials have ended.
 
     Args:
-        folder: From `start_search` or `join_search`.
-        jobs: Worker processes; one works in this process.
-        say: Told what happens, a line at a time.
+        folder: Folder from `start_search` or `join_search`.
+        jobs: Number of worker processes; with 1, trials run in this process.
+        say: Called with each line of progress output.
 
     Returns:
         The results, as in `results.json`.
 
     Raises:
-        TrainingError: No trial ended well, or the workers died.
-        Preempted: A signal asked to stop; `join_search` goes on.
+        TrainingError: All trials failed, or the workers died.
+        Preempted: A signal asked to stop; use `join_search` to resume.
     """
     codes: list[int] = []
+    since = time.time()
     if jobs == 1:
-        work(folder, say)
+        work(folder, say, since=since)
     else:
-        codes = run_workers("saccade.study.tuning.worker", [str(folder.path)], jobs)
+        codes = run_workers(
+            "saccade.study.tuning.worker",
+            [str(folder.path), str(since)],
+            jobs,
+            attempts=folder.attempts,
+            is_work_left=lambda: True,  # a worker that finds no work exits
+        )
+        for number in range(folder.trials_wanted()):
+            tell_skipped(folder.run(number))
     with folder.claims.hold("study"):
         study = folder.load()
         results = write_results(folder, study)
         draw_plots(results, folder.path / "plots")
     if any(codes):
-        _judge(codes, results, say)
+        _check_complete(codes, results, say)
     if results["best"] is None:
         reasons = [row["reason"] for row in results["trials"]]
         raise TrainingError(f"all {len(reasons)} trials failed; the first: {reasons[0]}")
     return results
 
 
-def _judge(codes: list[int], results: dict[str, Any], say: Say) -> None:
-    """Raise where workers ended before the search did."""
-    told = f"workers ended with exit codes {', '.join(map(str, codes))}"
+def _check_complete(codes: list[int], results: dict[str, Any], say: Say) -> None:
+    """Raise if workers failed before all trials had ended."""
+    ended = f"workers ended with exit codes {', '.join(map(str, codes))}"
     if results["complete"]:
-        say(f"{told}, the others did their work")
+        say(f"{ended}; the other workers finished the search")
         return
-    raise_worker_error(codes, f"{told}; go on with --resume")
+    raise_worker_error(codes, f"{ended}; go on with --resume")
 
 
 def _changes(before: Config, after: Config) -> list[str]:
-    """The keys in which two searches differ, with both values."""
+    """Keys in which two searches differ, with both values."""
     found = differences(before, after)
     for key in {**before.search, **after.search}:
         was, now = (_as_written(config.search.get(key)) for config in (before, after))
@@ -109,7 +131,7 @@ def _changes(before: Config, after: Config) -> list[str]:
 
 
 def _as_written(candidates: Range | list[Any] | None) -> str:
-    """What is searched of a key, as a recipe says it."""
+    """Candidates of a key, formatted as in a recipe."""
     if candidates is None:
         return "not searched"
     plain: Any = candidates

@@ -1,78 +1,114 @@
-"""A worker: takes a trial, runs it, tells what came of it, and goes on until none is left.
+"""Worker loop of a search: take a trial, run it, record its outcome, until no trial is left.
 
-Taking a trial is done under one claim, so that trials are numbered once and never too many. A trial
-whose worker died is taken first, and goes on from its checkpoint. What a trial draws depends on the
-seed, its number and the trials that ended before, not on which worker it is.
+Workers take trials under a shared claim, so that numbers are unique and the total is never
+exceeded. Trials whose workers died are taken first and resume from their checkpoint. The values of
+a trial depend on the seed, its number and the trials that ended before it, not on the worker.
+
+A trial has failed if it raises an error of its own, or if `MAX_ATTEMPTS` workers in a row died
+while running it. After a disk error the trial is tried again, also up to `MAX_ATTEMPTS` times.
+Then the search stops and can be resumed.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from saccade.config import Config
-from saccade.errors import DataError, FullDiskError, Preempted, SaccadeError, Stopped
+from saccade.errors import (
+    DataError,
+    FullDiskError,
+    Preempted,
+    RunLockedError,
+    SaccadeError,
+    Stopped,
+    TakenOver,
+    TrainingError,
+    is_transient,
+)
+from saccade.runs import RunFolder
+from saccade.study.attempts import MAX_ATTEMPTS, Attempt, one_line, reason_of
 from saccade.study.claims import Claim
 from saccade.study.tuning.folder import TuningFolder
 from saccade.study.tuning.results import write_results
 from saccade.study.tuning.space import draw, grid, trial_config
 from saccade.study.workers import leave_if_asked
 from saccade.train import train
-from saccade.train.stops import stop_signals
+from saccade.train.signals import stop_signals
 
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["work"]
+__all__ = ["find_value", "work"]
 
-MOST_DEATHS = 3
 POLL_S = 0.5
+RETRY_S = 1.0
 
 Say = Callable[[str], None]
+Outcome = tuple[str, float | None, str]
+"""Optuna's state name of an ended trial, its value, and a description."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A trial that is ours to run."""
+    """A trial that this worker has claimed."""
 
     trial: optuna.Trial
     claim: Claim
     values: dict[str, Any]
 
 
-def work(folder: TuningFolder, say: Say) -> None:
-    """Run trials until as many as are wanted have ended, here or at other workers.
+def work(folder: TuningFolder, say: Say, *, since: float = 0.0) -> None:
+    """Run trials until the total number has ended, counting those of other workers.
 
     Args:
-        folder: Of the search.
-        say: Told what happens, a line at a time.
+        folder: Folder of the search.
+        say: Called with each line of progress output.
+        since: Disk errors before this time do not count.
 
     Raises:
         DataError: The data cannot be loaded.
-        Preempted: A signal asked to stop; the trial under way is saved and not ended.
+        TrainingError: The disk failed too often.
+        Preempted: A signal asked to stop; the current trial is saved and can be resumed.
     """
     waiting = False
     with stop_signals() as stop:
         while True:
             leave_if_asked(stop, "trials")
-            taken, under_way = _take(folder)
+            taken, under_way = _retry(lambda: _take(folder), say)
             if taken is not None:
                 waiting = False
-                _run_and_record(folder, taken, say)
+                _run_and_record(folder, taken, say, since)
             elif not under_way:
                 return
             else:
                 if not waiting:
-                    say(f"waiting for {under_way} trial(s) of other workers")
+                    say(f"waiting for {under_way} trial(s) that other workers are running")
                 waiting = True
                 time.sleep(POLL_S)
 
 
+def _retry(act: Callable[[], T], say: Say) -> T:
+    """Call `act`, and repeat it after disk errors, up to `MAX_ATTEMPTS` calls in total."""
+    for number in range(1, MAX_ATTEMPTS):
+        try:
+            return act()
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            say(f"{one_line(error)} (attempt {number} of {MAX_ATTEMPTS})")
+            time.sleep(RETRY_S)
+    return act()
+
+
 def _take(folder: TuningFolder) -> tuple[Taken | None, int]:
-    """The next trial to run, if there is one, and how many are under way elsewhere."""
+    """Claim the next trial, if any. Also return how many trials other workers are running."""
     from optuna.trial import Trial, TrialState
 
     base = folder.base()
@@ -94,18 +130,16 @@ def _take(folder: TuningFolder) -> tuple[Taken | None, int]:
             study.enqueue_trial(grid(base)[number])
         trial = study.ask()
         claim = _claim(folder, trial.number)
-        assert claim is not None, "trials are claimed by whoever holds the study"
+        assert claim is not None, "only the holder of the claim on the study may claim trials"
         return Taken(trial, claim, draw(trial, base.search)), len(running)
 
 
 def _claim(folder: TuningFolder, number: int) -> Claim | None:
-    checkpoints = folder.run(number).checkpoints()
-    progress = checkpoints[-1].step if checkpoints else 0
-    return folder.claims.take(f"trial-{number:04d}", progress)
+    return folder.claims.take(folder.run(number).path.name)
 
 
 def _prepare(study: optuna.Study, base: Config, number: int) -> None:
-    """Give the study the sampler and the pruner for a trial."""
+    """Set the study's sampler and pruner for a trial."""
     import numpy as np
     from optuna import pruners, samplers
 
@@ -126,18 +160,28 @@ def _prepare(study: optuna.Study, base: Config, number: int) -> None:
         study.pruner = pruners.NopPruner()
 
 
-def _run_and_record(folder: TuningFolder, taken: Taken, say: Say) -> None:
+def _run_and_record(folder: TuningFolder, taken: Taken, say: Say, since: float) -> None:
     number = taken.trial.number
     say(f"trial {number}: {', '.join(f'{k}={_short(v)}' for k, v in taken.values.items())}")
-    try:
-        outcome = _run(folder, taken)
+
+    def record() -> dict[str, Any] | None:
         with folder.claims.hold("study"):
             if not taken.claim.is_ours:
-                raise _TakenOver
-            _tell(taken.trial, *outcome)
-            best = write_results(folder, taken.trial.study)["best"]
-    except _TakenOver:
-        say(f"trial {number}: another worker has it now")
+                raise TakenOver("another worker took the trial over")
+            if not _is_ended(taken.trial) and outcome is not None:
+                _record(taken.trial, *outcome)
+            best: dict[str, Any] | None = write_results(folder, taken.trial.study)["best"]
+            return best
+
+    try:
+        outcome = _attempt(folder, taken, say, since)
+        if outcome is None:
+            time.sleep(RETRY_S)
+            return
+        best = _retry(record, say)
+    except (RunLockedError, TakenOver) as error:
+        say(f"trial {number}: {error}")
+        time.sleep(RETRY_S)
         return
     finally:
         taken.claim.give_back()
@@ -145,36 +189,108 @@ def _run_and_record(folder: TuningFolder, taken: Taken, say: Say) -> None:
     say(f"trial {number}: {outcome[2]}{so_far}")
 
 
-def _run(folder: TuningFolder, taken: Taken) -> tuple[str, float | None, str]:
-    """Train; return how the trial ended, its value, and that in words."""
+def _attempt(folder: TuningFolder, taken: Taken, say: Say, since: float) -> Outcome | None:
+    """Run a trial and return its outcome; None after a disk error that allows another attempt.
+
+    Raises:
+        TrainingError: The disk has failed `MAX_ATTEMPTS` times.
+    """
     run = folder.run(taken.trial.number)
-    if taken.claim.deaths >= MOST_DEATHS:
-        times = f"{taken.claim.deaths} workers in a row died at the same place"
-        return "FAIL", None, f"failed: {times}, out of memory perhaps"
-    if run.status().get("state") == "stopped":  # and then killed, before it could be told
+    name, step = run.path.name, run.newest_step()
+    failures = folder.attempts.failures(name, step)
+    deaths = [failure for failure in failures if failure.end == "died"]
+    if len(deaths) >= MAX_ATTEMPTS:
+        message = f"{len(deaths)} workers in a row died at the same step: {reason_of(deaths)}"
+        return "FAIL", None, f"failed: {message}"
+    failed_before = _io_errors(failures, since)
+    attempt = _retry(lambda: folder.attempts.begin(name, step), say)
+    try:
+        with folder.attempts.ending(attempt):
+            return _run(folder, taken, say)
+    except (FullDiskError, Preempted, RunLockedError, TakenOver):
+        raise
+    except Exception as error:
+        if not is_transient(error):
+            raise
+        number, message = len(failed_before) + 1, one_line(error)
+        if number >= MAX_ATTEMPTS:
+            failed = TrainingError(f"trial {taken.trial.number}: {message}; go on with --resume")
+            raise failed from None
+        say(f"trial {taken.trial.number}: {message} (attempt {number} of {MAX_ATTEMPTS})")
+        return None
+
+
+def _io_errors(failures: Sequence[Attempt], since: float) -> list[Attempt]:
+    return [f for f in failures if f.end == "io error" and f.started >= since]
+
+
+def _run(folder: TuningFolder, taken: Taken, say: Say) -> Outcome:
+    """Train a trial and return its outcome."""
+    run = folder.run(taken.trial.number)
+    if run.status().get("state") == "stopped":  # killed before the outcome reached the study
         return "PRUNED", None, str(run.status()["message"])
     metric = folder.settings().metric
-    try:
-        config = trial_config(folder.base(), taken.values)
+    config = trial_config(folder.base(), taken.values)
+
+    def train_it() -> dict[str, Any]:
         watch = _watcher(taken, metric, config)
-        summary = train(config, run.path, resume=True, quiet=True, on_epoch=watch)
+        return train(config, run.path, resume=True, quiet=True, on_epoch=watch)
+
+    try:
+        summary = train_it()
+        value = find_value(taken.trial, run, metric, summary)
+        if value is None:
+            say(f"trial {taken.trial.number}: metrics.jsonl lacks the result, running it again")
+            shutil.rmtree(run.path)
+            summary = train_it()
+            value = find_value(taken.trial, run, metric, summary)
     except Stopped as error:
         return "PRUNED", None, str(error)
-    except (DataError, FullDiskError, Preempted):
+    except (DataError, FullDiskError, Preempted, RunLockedError, TakenOver):
         raise
-    except (SaccadeError, RuntimeError) as error:  # torch tells of shapes that do not fit with one
+    except (SaccadeError, RuntimeError) as error:  # torch raises RuntimeError for mismatched shapes
+        if is_transient(error):
+            raise
         return "FAIL", None, f"failed: {' '.join(str(error).split())}"
-    epoch = summary["best_epoch"] if summary["selected"] == "best" else summary["epochs"]
-    value = next(row[metric] for row in run.metrics("epoch") if row["epoch"] == epoch)
-    if not isfinite(value):
-        return "FAIL", None, f"failed: {metric} is {value} after epoch {epoch}"
+    if value is None or not isfinite(value):
+        return "FAIL", None, f"failed: {metric} is {value} after epoch {_chosen_epoch(summary)}"
     return "COMPLETE", value, f"{metric} {value:.4f} in {summary['seconds']:.1f} s"
 
 
-def _watcher(taken: Taken, metric: str, config: Config) -> Callable[[Mapping[str, Any]], None]:
-    """What an epoch's row is told to: it passes the metric on, and may end the trial.
+def _chosen_epoch(summary: Mapping[str, Any]) -> int:
+    """Epoch of the weights that would be tested."""
+    return int(summary["best_epoch"] if summary["selected"] == "best" else summary["epochs"])
 
-    Hyperband is asked of the first trials too, since it holds the others against them.
+
+def find_value(
+    trial: optuna.Trial, run: RunFolder, metric: str, summary: Mapping[str, Any]
+) -> float | None:
+    """Value of a finished trial, or None if it is lost.
+
+    If the trial was killed, rows of its metrics may be missing. The value is then looked up in the
+    study, which received each epoch's value, or in the summary, which has the accuracy.
+    """
+    epoch = _chosen_epoch(summary)
+    rows = {row["epoch"]: row[metric] for row in run.metrics("epoch")}
+    if epoch in rows:
+        return float(rows[epoch])
+    reported = trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
+    if epoch in reported:
+        return float(reported[epoch])
+    is_cached = metric == "val_accuracy" and summary["selected"] == "best"
+    return float(summary["val_accuracy_best"]) if is_cached else None
+
+
+def _is_ended(trial: optuna.Trial) -> bool:
+    """True if the study has the outcome of a trial."""
+    return trial.study.get_trials(deepcopy=False)[trial.number].state.is_finished()
+
+
+def _watcher(taken: Taken, metric: str, config: Config) -> Callable[[Mapping[str, Any]], None]:
+    """Epoch callback that reports the metric to the study and prunes the trial.
+
+    Startup trials are never pruned. The pruner is still called for them, because Hyperband compares
+    later trials with them.
     """
     trial, epochs = taken.trial, config.train.epochs
     can_end = trial.number >= config.tune.startup_trials
@@ -182,7 +298,7 @@ def _watcher(taken: Taken, metric: str, config: Config) -> Callable[[Mapping[str
 
     def watch(row: Mapping[str, Any]) -> None:
         if not taken.claim.is_ours:
-            raise _TakenOver
+            raise TakenOver("another worker took the trial over")
         epoch, value = row["epoch"], row[metric]
         if epoch not in reported:
             trial.report(value, epoch)
@@ -192,15 +308,11 @@ def _watcher(taken: Taken, metric: str, config: Config) -> Callable[[Mapping[str
     return watch
 
 
-def _tell(trial: optuna.Trial, state: str, value: float | None, words: str) -> None:
+def _record(trial: optuna.Trial, state: str, value: float | None, words: str) -> None:
     from optuna.trial import TrialState
 
     trial.set_user_attr("outcome", words)
     trial.study.tell(trial, value, state=TrialState[state])
-
-
-class _TakenOver(Exception):  # noqa: N818 - it names an event, not a fault
-    """Another worker took our trial, thinking us dead; nothing of it is ours to write any more."""
 
 
 def _short(value: Any) -> str:

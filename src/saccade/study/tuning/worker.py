@@ -1,4 +1,4 @@
-"""`python -m saccade.study.tuning.worker DIR`: one of the processes of `saccade tune --jobs`."""
+"""`python -m saccade.study.tuning.worker DIR TIME`: a worker process of `saccade tune --jobs`."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ import sys
 from pathlib import Path
 
 from saccade.errors import Preempted, SaccadeError
-from saccade.study.tuning.folder import TuningFolder
-from saccade.study.tuning.trials import work
-from saccade.study.workers import WORKER, choose_gpu, join_parent
+from saccade.study.workers import WORKER, choose_gpu, join_parent, leave_worker
+from saccade.train.progress import print_line
 
 __all__ = ["main"]
 
 
-def main(path: Path) -> int:
+def main(path: Path, since: float) -> int:
     """Work on the search in a folder; return the exit code."""
-    join_parent()
+    join_parent()  # first, because importing torch takes seconds
+    from saccade.data.bad_images import leave_to_parent
+    from saccade.study.tuning.folder import TuningFolder
+    from saccade.study.tuning.trials import work
+
+    leave_to_parent()
     index = int(os.environ[WORKER])
     choose_gpu()
 
     def say(line: str) -> None:
-        print(f"worker {index}  {line}", file=sys.stderr, flush=True)  # noqa: T201
+        print_line(f"worker {index}  {line}")
 
     try:
-        work(TuningFolder.open(path), say)
+        work(TuningFolder.open(path), say, since=since)
     except Preempted as error:
         return error.exit_code
     except SaccadeError as error:
@@ -34,4 +38,4 @@ def main(path: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    leave_worker(lambda: main(Path(sys.argv[1]), float(sys.argv[2])))

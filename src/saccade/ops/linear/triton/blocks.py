@@ -9,7 +9,7 @@ parent). Exponents of FAVOR+ are kept in base 2: y = factor W x - |x|^2 norm, g 
 import triton
 import triton.language as tl
 
-from saccade.ops.products import nearest_tf32
+from saccade.ops.dot_products import nearest_tf32
 
 __all__ = [
     "RUNTIME_SIZES",

@@ -10,6 +10,7 @@ that the backward pass has for them. For many heads with few features.
 import triton
 import triton.language as tl
 
+from saccade.ops.dot_products import materialize
 from saccade.ops.linear.triton.blocks import (
     RUNTIME_SIZES,
     add_outer,
@@ -34,7 +35,6 @@ from saccade.ops.linear.triton.tokens import (
     map_input,
     scaled_gradient,
 )
-from saccade.ops.products import settle
 
 __all__ = ["head_backward", "head_forward"]
 
@@ -150,7 +150,7 @@ def _query_step(
     t = map_input(z, shift, inside, factor, PADDED, MAP)
     g = feature(t, MAP, OPERAND)
     thin += tl.sum(g * y[:, None], axis=0)
-    wide = settle(product(tl.trans(rounded(g, OPERAND)), u, wide, OPERAND))
+    wide = materialize(product(tl.trans(rounded(g, OPERAND)), u, wide, OPERAND))
     plain += tl.sum(u.to(tl.float32), axis=0)[None, :]
     dg = product(u, tl.trans(state), tl.zeros(z.shape, tl.float32), OPERAND)
     dg = add_outer(dg, y, weight, OPERAND)

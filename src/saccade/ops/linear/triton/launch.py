@@ -41,8 +41,8 @@ PROCESSORS_WITHOUT_A_GPU = 16
 SPLIT_BLOCK = 1024
 # Whole heads: all features at once, and the state beside them, in the registers of a program.
 HEADS_PER_PROCESSOR = 4
-MOST_FEATURES = 128
-WIDEST_HEAD = 32
+MAX_FEATURES = 128
+MAX_HEAD_DIM = 32
 HEAVY_SLOPES = ("gelu",)  # with them the backward pass of a whole head spills registers
 # FAVOR+ keeps maxima beside its sums. With so many registers four programs of a whole head run at
 # once instead of two, which is worth what is spilled: a seventh faster (docs/log.md).
@@ -273,8 +273,8 @@ def takes_whole_heads(call: Call, q: Tensor, *, backward: bool = False) -> bool:
         call.dtype == torch.bfloat16
         and call.weights is not None
         and not (backward and call.feature_map in HEAVY_SLOPES)
-        and call.num_features <= MOST_FEATURES
-        and max(call.dim, call.width) <= WIDEST_HEAD
+        and call.num_features <= MAX_FEATURES
+        and max(call.dim, call.width) <= MAX_HEAD_DIM
         and heads >= HEADS_PER_PROCESSOR * _processors(q.device)
     )
 

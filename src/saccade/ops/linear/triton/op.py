@@ -190,7 +190,7 @@ def fused(
 ) -> Tensor:
     """The output (B, H, N, E); arguments are checked by the functions that call this.
 
-    Weights are (g(q) + constant).(g(k) + constant) + eps, without the 1/M of normalised features.
+    Weights are (g(q) + constant).(g(k) + constant) + eps, without the 1/M of normalized features.
     """
     out: Tensor = _forward(
         q, k, v, projection, key_mask, feature_map, scale, constant, eps, precision

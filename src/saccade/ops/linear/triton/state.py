@@ -18,6 +18,7 @@ softmax that is computed online: no pass over the keys is spent on maxima.
 import triton
 import triton.language as tl
 
+from saccade.ops.dot_products import materialize
 from saccade.ops.linear.triton.blocks import (
     RUNTIME_SIZES,
     add_columns,
@@ -32,7 +33,6 @@ from saccade.ops.linear.triton.blocks import (
     rounded,
     store_rows,
 )
-from saccade.ops.products import settle
 
 __all__ = ["accumulate", "add_tokens", "assemble", "with_constant"]
 
@@ -77,8 +77,8 @@ def add_tokens(
         thin *= fade
         peak = highest
     thin = add_rows(thin, g, y)
-    wide = settle(product(rounded(g, OPERAND), u, wide, OPERAND))
-    plain = settle(add_columns(plain, u, OPERAND))
+    wide = materialize(product(rounded(g, OPERAND), u, wide, OPERAND))
+    plain = materialize(add_columns(plain, u, OPERAND))
     return wide, thin, plain, peak, y
 
 

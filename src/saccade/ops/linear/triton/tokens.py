@@ -16,6 +16,7 @@ left.
 import triton
 import triton.language as tl
 
+from saccade.ops.dot_products import materialize
 from saccade.ops.linear.triton.blocks import (
     RUNTIME_SIZES,
     add_outer,
@@ -32,7 +33,6 @@ from saccade.ops.linear.triton.blocks import (
     slope,
     store_rows,
 )
-from saccade.ops.products import settle
 
 __all__ = [
     "add_features",
@@ -67,7 +67,7 @@ def add_features(
     else:
         g = feature(z * factor, MAP, OPERAND)
     total = add_rows(total, g, weight)
-    acc = settle(product(rounded(g, OPERAND), state, acc, OPERAND))
+    acc = materialize(product(rounded(g, OPERAND), state, acc, OPERAND))
     return acc, total, top
 
 
@@ -190,7 +190,7 @@ def query_gradient(
             z = project(x, w, rest, PARTS, OPERAND)
             y = map_input(z, shift, inside, factor, M % BM != 0, MAP)
             dz = dg * slope(y, feature(y, MAP, OPERAND), MAP, OPERAND)
-            acc = settle(product(rounded(dz, OPERAND), exact(w, OPERAND), acc, OPERAND))
+            acc = materialize(product(rounded(dz, OPERAND), exact(w, OPERAND), acc, OPERAND))
             along += tl.sum(dz, axis=1)
     if MAP != "identity":
         store_rows(dq_ptr, rows, keep, dn, 0, D, DP, 1, input_gradient(acc, along, x, root, MAP))
@@ -211,11 +211,11 @@ def add_key_gradients(
     z = project(x, w, rest, PARTS, OPERAND)
     y = map_input(z, shift, inside, factor, PADDED, MAP)
     g = feature(y, MAP, OPERAND)
-    dv = settle(product(rounded(g, OPERAND), state, dv, OPERAND))
+    dv = materialize(product(rounded(g, OPERAND), state, dv, OPERAND))
     dg = product(v, tl.trans(state), tl.zeros(z.shape, tl.float32), OPERAND)
     dg = add_outer(dg, tl.full([x.shape[0]], 1.0, tl.float32), weight, OPERAND)
     dz = dg * slope(y, g, MAP, OPERAND)
-    dk = settle(product(rounded(dz, OPERAND), exact(w, OPERAND), dk, OPERAND))
+    dk = materialize(product(rounded(dz, OPERAND), exact(w, OPERAND), dk, OPERAND))
     return dk, dv, along + tl.sum(dz, axis=1)
 
 
@@ -255,7 +255,7 @@ def key_gradient(
         weight = tl.load(weight_ptr + bh * M + features, mask=inside, other=0.0)
         if MAP == "identity":
             g = load_rows(k_ptr, rows, seen, kn, first, M, BM, kd).to(tl.float32)
-            dv = settle(product(rounded(g, OPERAND), state, dv, OPERAND))
+            dv = materialize(product(rounded(g, OPERAND), state, dv, OPERAND))
             dg = product(v, tl.trans(state), tl.zeros([BN, BM], tl.float32), OPERAND)
             dg = tl.where(seen[:, None], dg + weight[None, :], 0.0)
             store_rows(dk_ptr, rows, keep, dkn, first, M, BM, 1, dg)

@@ -59,20 +59,20 @@ def norm_forward(
         branch = _load(branch_ptr + tile, exist, EVEN)
         if keep_ptr is not None:
             branch *= _load(keep_ptr + row // tokens, row < rows, EVEN)[:, None]
-        # What is normalised is the sum as it goes on, rounded.
+        # What is normalized is the sum as it goes on, rounded.
         rounded = (s + branch).to(s_ptr.dtype.element_ty)
         _store(s_ptr + tile, rounded, exist, EVEN)
         s = rounded.to(tl.float32)
     mean = tl.sum(s, axis=1) / C
-    centred = s - mean[:, None]
+    centered = s - mean[:, None]
     if not EVEN:
-        centred = tl.where(real[None, :], centred, 0.0)
-    rstd = tl.rsqrt(tl.sum(centred * centred, axis=1) / C + eps)
+        centered = tl.where(real[None, :], centered, 0.0)
+    rstd = tl.rsqrt(tl.sum(centered * centered, axis=1) / C + eps)
     _store(statistics_ptr + row, mean, row < rows, EVEN)
     _store(statistics_ptr + rows + row, rstd, row < rows, EVEN)
     weight = _load(weight_ptr + cols, real, EVEN)[None, :]
     bias = _load(bias_ptr + cols, real, EVEN)[None, :]
-    _store(y_ptr + tile, centred * rstd[:, None] * weight + bias, exist, EVEN)
+    _store(y_ptr + tile, centered * rstd[:, None] * weight + bias, exist, EVEN)
 
 
 @triton.jit

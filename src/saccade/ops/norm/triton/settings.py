@@ -12,7 +12,7 @@ SUMMED_COLUMNS = 8  # of a program that adds up the shares of the others
 
 _MULTIPROCESSORS = 128  # to be filled; an H200 has 132
 _RESIDENT_WARPS = 16  # of a multiprocessor, that walk over rows
-_FEWEST_STEPS = 4  # of a walk, or adding up costs more than it spares
+_MIN_STEPS = 4  # of a walk, or adding up costs more than it spares
 
 
 class Tile(NamedTuple):
@@ -33,5 +33,5 @@ def walk_for(rows: int, tile: Tile) -> tuple[int, int]:
     """How many programs walk over the rows, and the span of each."""
     steps = -(-rows // tile.rows)
     resident = max(1, _RESIDENT_WARPS // tile.warps) * _MULTIPROCESSORS
-    span = tile.rows * max(_FEWEST_STEPS, -(-steps // resident))
+    span = tile.rows * max(_MIN_STEPS, -(-steps // resident))
     return -(-rows // span), span

@@ -1,7 +1,7 @@
 """What both fused algorithms share: loading rows, the unit sphere, products, sums of parts.
 
 A row x of queries or keys enters as alpha x, alpha = factor or factor / |x|, so that TaylorShift's
-normalisation costs no pass of its own. Rows beyond the end and masked keys are zero; both drop out,
+normalization costs no pass of its own. Rows beyond the end and masked keys are zero; both drop out,
 because the part b s + a s^2 of a weight vanishes at s = 0 and the constant part is a plain sum.
 """
 
@@ -10,12 +10,13 @@ because the part b s + a s^2 of a weight vanishes at s = 0 and the constant part
 import triton
 import triton.language as tl
 
-from saccade.ops.products import COMPILED, nearest_tf32
+from saccade.ops.dot_products import COMPILED, materialize, nearest_tf32
 
 __all__ = [
     "NORM_EPS",
     "TABLE_STEP",
     "add_parts",
+    "add_product",
     "head_offset",
     "kept_rows",
     "load_rows",
@@ -41,7 +42,7 @@ TABLE_STEP = tl.constexpr(128)  # the largest block that goes by
 
 @triton.jit
 def packed(x):
-    """The same numbers, neighbours of a thread two to a register where they are bfloat16.
+    """The same numbers, neighbors of a thread two to a register where they are bfloat16.
 
     Used several times, two numbers that do not come out of memory together are else put together
     again for each use.
@@ -63,6 +64,19 @@ def product(a, b, acc, PRECISION: tl.constexpr):
     if PRECISION == "tf32" and a.dtype == tl.float32:
         a, b = nearest_tf32(a), nearest_tf32(b)
     return tl.dot(a, b, acc, input_precision=PRECISION)
+
+
+@triton.jit
+def add_product(acc, a, b, PRECISION: tl.constexpr):
+    """acc + a b.
+
+    An exact float32 product adds its terms to acc one after the other. In a loop over the state
+    all steps would form one chain of D^2 / 2 roundings, so each step is summed from zero and then
+    added.
+    """
+    if PRECISION == "ieee" and a.dtype == tl.float32:
+        return acc + materialize(product(a, b, None, PRECISION))
+    return product(a, b, acc, PRECISION)
 
 
 @triton.jit
@@ -136,7 +150,7 @@ def load_table(head_ptr, start, BLOCK: tl.constexpr):
 
 @triton.jit
 def store_coefficients(curves_ptr, slopes_ptr, place, alpha, a, b):
-    """Write, alpha being 1 / |k|, what w' = slope s + curve s^2 takes of normalised keys."""
+    """Write, alpha being 1 / |k|, what w' = slope s + curve s^2 takes of normalized keys."""
     dtype = curves_ptr.dtype.element_ty
     tl.store(curves_ptr + place, (a * alpha * alpha).to(dtype))
     tl.store(slopes_ptr + place, (b * alpha).to(dtype))
@@ -154,7 +168,7 @@ def store_rows(base, keep, cols, width, stride_n, value):
 
 @triton.jit
 def row_factors(x, factor, NORMALIZE: tl.constexpr):
-    """alpha of every row: factor, over the row's length where rows are normalised."""
+    """alpha of every row: factor, over the row's length where rows are normalized."""
     if NORMALIZE:
         x = x.to(tl.float32)
         return factor / tl.maximum(tl.sqrt(tl.sum(x * x, axis=1)), NORM_EPS)
@@ -221,7 +235,7 @@ def load_share(share_ptr, sample, MASKED: tl.constexpr):
 
 @triton.jit
 def output_factor(share, lift, LIFT: tl.constexpr):
-    """f = sqrt(keys attended to / D) where outputs are normalised, lift being that of all keys."""
+    """f = sqrt(keys attended to / D) where outputs are normalized, lift being that of all keys."""
     if LIFT:
         return lift * tl.sqrt(share * 1.0 + tl.zeros([], tl.float32))
     return 1.0

@@ -4,7 +4,7 @@ import functools
 
 from torch import Tensor
 
-from saccade.ops.launches import Launch, compiled_at_once, rehearsing
+from saccade.ops.launches import Launch, compiled_at_once, is_dry_run
 from saccade.ops.taylor.triton.direct_kernels import direct_forward, direct_keys, direct_queries
 from saccade.ops.taylor.triton.hopper import is_aligned
 from saccade.ops.taylor.triton.hopper_backward import Backward, backward_launches
@@ -40,7 +40,7 @@ def _launch(f: Form, kernel: object, name: str, *numbers: float, over: int, rows
 def _forward_launch(f: Form) -> Launch:
     numbers = (f.c, f.floor, f.lift)
     launch = _launch(f, direct_forward, "direct_forward", *numbers, over=f.keys, rows=f.queries)
-    launch.constants |= {"LIFT": f.normalise_output}
+    launch.constants |= {"LIFT": f.normalize_output}
     return launch
 
 
@@ -77,7 +77,7 @@ def _run_anywhere(p: Problem, out: Tensor, *, keep: bool) -> Tensor | None:
 @compiled_at_once
 def run_direct_backward(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> Grads:
     """Gradients of q, k, v and the temperature."""
-    launches = backward_launches(p.form, rehearsed=rehearsing())
+    launches = backward_launches(p.form, dry_run=is_dry_run())
     if launches is not None and is_aligned(p):
         return _run_five_products(p, grad, out, total, launches)
     return _run_backward_anywhere(p, grad, out, total)

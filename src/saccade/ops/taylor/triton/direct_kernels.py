@@ -5,7 +5,7 @@ With s = x.k, x = alpha q, w' = b s + a s^2 and all sums over keys divided by N:
     o = (sum w' v + c sum v) / z,    z = sum w' + c m
     ds = (dy.v + dz) (b + 2 a s),    dv = sum w' dy + c sum dy,    dx = sum ds k,   dk = sum ds x
 
-Rows that a program holds are normalised as they are loaded; those that go by enter the products as
+Rows that a program holds are normalized as they are loaded; those that go by enter the products as
 they are, and their lengths cost nothing in the loop: those of keys are in the coefficients of s and
 s^2 (`key_sums`, backwards `direct_keys`), those of queries in that of s^2, in dy and in dz
 (`weighted_row_gradients`).
@@ -16,7 +16,7 @@ s^2 (`key_sums`, backwards `direct_keys`), those of queries in that of s^2, in d
 import triton
 import triton.language as tl
 
-from saccade.ops.products import settle
+from saccade.ops.dot_products import materialize
 from saccade.ops.taylor.triton.blocks import (
     head_offset,
     kept_rows,
@@ -80,7 +80,7 @@ def direct_forward(
         sums = add_row_sums(sums, w)
         acc = product(w, v, acc, PRECISION)
         if DP < 128 or MASKED:  # the widest stays whole without, unmasked, and overlaps the next
-            acc = settle(acc)
+            acc = materialize(acc)
         k_base += BLOCK * kn
         v_base += BLOCK * vn
     share = load_share(share_ptr, bh // heads, MASKED)
@@ -136,7 +136,7 @@ def direct_queries(
             curve = load_table(curves_ptr, start, BLOCK)[None, :]
             slope = load_table(slopes_ptr, start, BLOCK)[None, :]
         ds = times(ds, line(s, curve, slope))
-        dx = settle(product(ds, k, dx, PRECISION))
+        dx = materialize(product(ds, k, dx, PRECISION))
         k_base += BLOCK * kn
         v_base += BLOCK * vn
     raw = load_rows(q_base, keep, cols, D, qn, qd, False)  # again, for its registers' sake
@@ -158,7 +158,7 @@ def direct_keys(
 ):  # fmt: skip
     """The gradients of a block of keys and values.
 
-    Where keys are normalised, their coefficients are kept for `direct_queries`.
+    Where keys are normalized, their coefficients are kept for `direct_queries`.
     """
     D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn = multiples(
         (D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn), GRAIN
@@ -194,9 +194,9 @@ def direct_keys(
             curve = load_table(curves_ptr, start, BLOCK)[None, :]
         s = rounded(product(k, tl.trans(x), None, PRECISION), DTYPE)  # (keys, queries)
         ds = line(rounded(product(v, tl.trans(dy), None, PRECISION), DTYPE), 1.0, dz)
-        dv = settle(product(times(s, line(s, curve, b)), dy, dv, PRECISION))
+        dv = materialize(product(times(s, line(s, curve, b)), dy, dv, PRECISION))
         ds = times(ds, line(s, times(curve, 2), b))
-        dk = settle(product(ds, x, dk, PRECISION))
+        dk = materialize(product(ds, x, dk, PRECISION))
         q_base += BLOCK * qn
         dy_base += BLOCK * E
     factor = 1.0

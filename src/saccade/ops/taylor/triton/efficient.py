@@ -75,10 +75,10 @@ def _values_launch(f: Form, of_queries: bool) -> Launch:
         "PART": size.block,
         "PIECE": size.piece,
         "HOLD": hold,
-        "TEMPERED": of_queries and f.normalised,
+        "TEMPERED": of_queries and f.normalized,
         "DIVIDE": of_queries,
         "SHARED": of_queries and f.masked,
-        "LIFT": of_queries and f.normalise_output,
+        "LIFT": of_queries and f.normalize_output,
         "EVEN": f.is_even(tokens, size.rows),
         **f.flags(masked=not of_queries),
         **size.options(),
@@ -112,7 +112,7 @@ def _gradients_launch(f: Form, of_queries: bool) -> Launch:
         "PART": size.block,
         "PIECE": size.piece,
         "HOLD": hold,
-        "TEMPERED": of_queries and f.normalised,
+        "TEMPERED": of_queries and f.normalized,
         "WEIGHTED": of_queries,
         "EVEN": f.is_even(tokens, size.rows),
         **f.flags(masked=not of_queries),
@@ -133,7 +133,7 @@ def _gradient(
     turned = p.new(f.batch_heads, unfold_state.grid[0] * 256, f.padded_dim, dtype=f.operands)
     unfold_state(state, turned)
     out = p.new(*x.shape)
-    dt = p.numbers(f.batch_heads, f.queries) if of_queries and f.normalised else out
+    dt = p.numbers(f.batch_heads, f.queries) if of_queries and f.normalized else out
     launch(x, y, x if r is None else r, p.key_mask, p.temperature, turned, sums, out, dt)
     return out, dt
 

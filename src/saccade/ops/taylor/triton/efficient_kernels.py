@@ -26,8 +26,9 @@ comes out of a product, the other operand of one, or one factor of the features,
 import triton
 import triton.language as tl
 
-from saccade.ops.products import settle
+from saccade.ops.dot_products import materialize
 from saccade.ops.taylor.triton.blocks import (
+    add_product,
     head_offset,
     kept_rows,
     load_rows,
@@ -76,7 +77,7 @@ def turned_outer(x, y, weights):
     """(rows, 16), (rows, 16) -> (256, rows): the features as rows, times weights where given.
 
     Feature (i, j) is in the row (i % 4, i // 4, j % 2, j // 2). In that order the numbers that a
-    thread needs of x, and of y, are neighbours, and both come from shared memory as they lie there.
+    thread needs of x, and of y, are neighbors, and both come from shared memory as they lie there.
     """
     rows: tl.constexpr = x.shape[0]
     x = packed(tl.permute(tl.reshape(x, (rows, 4, 4)), (2, 1, 0)))
@@ -141,7 +142,7 @@ def accumulate(
     """S = sum (x (x) x) w^T for one tile pair: keys and values, or queries and dy.
 
     Of the pairs of all heads these are `count` after those `before`, once for each split of rows.
-    Where rows are normalised their alpha^2, as `moments` left them, enter through x.
+    Where rows are normalized their alpha^2, as `moments` left them, enter through x.
     """
     D, E, xb, xh, xn, wb, wh, wn = multiples((D, E, xb, xh, xn, wb, wh, wn), GRAIN)
     program = tl.program_id(0)
@@ -173,7 +174,7 @@ def accumulate(
                 squares = tl.where(keep, load_table(squares_ptr, start, BLOCK), 0.0)
         x_m = _columns(x_base, keep, m * 16, D, xn, xd, 16, EVEN, DTYPE)
         x_n = _columns(x_base, keep, n * 16, D, xn, xd, 16, EVEN, DTYPE)
-        acc = settle(
+        acc = materialize(
             product(turned_outer(x_m, x_n, squares if NORMALIZE else None), w, acc, PRECISION)
         )
         x_base += BLOCK * xn
@@ -218,7 +219,7 @@ def _quadratic(
     if HOLD:
         for step in tl.static_range(PAIRS * PARTS):
             phi = _symmetric(base, keep, step, D, stride_n, stride_d, TILES, PART, EVEN, DTYPE)
-            acc = settle(product(phi, held[step], acc, PRECISION))
+            acc = materialize(add_product(acc, phi, held[step], PRECISION))
     else:
         across = EP if EVEN else E  # a stride that is known costs nothing
         m = tl.program_id(0) * 0  # a tensor, since the loop carries it
@@ -228,7 +229,7 @@ def _quadratic(
             x_m = _columns(base, keep, first, D, stride_n, stride_d, PART, EVEN, DTYPE)
             x_n = _columns(base, keep, n * 16, D, stride_n, stride_d, 16, EVEN, DTYPE)
             s = _load_state(state, step * PART * 16, across, PART * 16, EP, EVEN, DTYPE)
-            acc = settle(product(_outer(x_m, x_n), s, acc, PRECISION))
+            acc = materialize(add_product(acc, _outer(x_m, x_n), s, PRECISION))
             # Counted on, as `tile_pair` counts, without branches: they keep a loop from a pipeline.
             part = (part + 1) % PARTS
             n += (part == 0).to(tl.int32)
@@ -368,18 +369,6 @@ def values(
 
 
 @triton.jit
-def _add_product(acc, a, b, PRECISION: tl.constexpr):
-    """acc + a b.
-
-    Exact float32 products are taken number by number, and all steps over a state would make one
-    chain of D E roundings: each step is summed from zero instead and then added.
-    """
-    if PRECISION == "ieee" and a.dtype == tl.float32:
-        return acc + settle(product(a, b, None, PRECISION))
-    return settle(product(a, b, acc, PRECISION))
-
-
-@triton.jit
 def gradients(
     x_ptr, y_ptr, r_ptr, mask_ptr, temperature_ptr, state_ptr, moments_ptr, out_ptr, dt_ptr,
     heads, tokens, D, E, per_program,
@@ -423,14 +412,14 @@ def gradients(
                 phi = _mixed(
                     x_base, y_base, keep, step, D, E, xn, xd, yn, yd, WIDE_TILES, PART, EVEN, DTYPE
                 )
-                acc = _add_product(acc, phi, held[step], PRECISION)
+                acc = materialize(add_product(acc, phi, held[step], PRECISION))
         else:
             for step in range(STEPS):
                 phi = _mixed(
                     x_base, y_base, keep, step, D, E, xn, xd, yn, yd, WIDE_TILES, PART, EVEN, DTYPE
                 )
                 s = _load_state(state, step * PART * 16, DP, PART * 16, DP, True, DTYPE)
-                acc = _add_product(acc, phi, s, PRECISION)
+                acc = materialize(add_product(acc, phi, s, PRECISION))
         raw = load_rows(x_base, keep, cols, D, xn, xd, EVEN).to(tl.float32)
         alpha = row_factors(raw, factor, NORMALIZE)
         x = (raw * alpha[:, None]).to(DTYPE)

@@ -15,19 +15,19 @@ __all__ = ["attempted", "described", "has_kernels", "is_aligned"]
 T = TypeVar("T")
 
 DIMS = (64, 128)
-MOST_ROWS = 1 << 31
+MAX_ROWS = 1 << 31
 """Rows of all heads together: offsets in tables have 32 bits."""
-LONGEST_STRIDE = 1 << 39
+MAX_STRIDE = 1 << 39
 """In numbers of two bytes; what a descriptor holds."""
-LONGEST_ROW_STRIDE = 1 << 23
+MAX_ROW_STRIDE = 1 << 23
 """Offsets within a tile have 32 bits."""
 
 
 def _can_be_described(strides: Strides) -> bool:
     """Whether rows are whole and lie 16 bytes, or a multiple of them, apart."""
     *steps, column = strides
-    apart = all(step % 8 == 0 and 0 < step < LONGEST_STRIDE for step in steps)
-    return column == 1 and apart and steps[-1] < LONGEST_ROW_STRIDE
+    apart = all(step % 8 == 0 and 0 < step < MAX_STRIDE for step in steps)
+    return column == 1 and apart and steps[-1] < MAX_ROW_STRIDE
 
 
 def has_kernels(f: Form) -> bool:
@@ -37,7 +37,7 @@ def has_kernels(f: Form) -> bool:
     return (
         f.dim in DIMS
         and f.width == f.dim
-        and f.batch_heads * max(f.queries, f.keys) < MOST_ROWS
+        and f.batch_heads * max(f.queries, f.keys) < MAX_ROWS
         and all(map(_can_be_described, (f.q_stride, f.k_stride, f.v_stride)))
     )
 

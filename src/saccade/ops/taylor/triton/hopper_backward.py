@@ -19,15 +19,15 @@ from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form
 
 __all__ = ["Backward", "backward_launches", "suits_backward"]
 
-MOST_APART = 64
+MAX_APART = 64
 """The widest heads that have registers for places in memory apart."""
-MOST_SUMS = 1 << 31
+MAX_SUMS = 1 << 31
 """Numbers of a head's queries: offsets of their sums have 32 bits."""
 
 
 def suits_backward(f: Form) -> bool:
     """Whether the kernels are written for such a call, and for its device."""
-    if not has_kernels(f) or f.queries * f.dim >= MOST_SUMS:
+    if not has_kernels(f) or f.queries * f.dim >= MAX_SUMS:
         return False
     size = f.blocks("hopper_backward")
     return f.keys % size.rows == 0 and f.queries % (2 * size.block) == 0
@@ -45,23 +45,23 @@ class Backward(NamedTuple):
     queries: Launch
 
 
-def backward_launches(f: Form, *, rehearsed: bool) -> Backward | None:
+def backward_launches(f: Form, *, dry_run: bool) -> Backward | None:
     """The launches for a form, compiled unless only to be noted; None where there are none."""
     if torch.are_deterministic_algorithms_enabled():
         return None
-    return _launches(f, rehearsed=rehearsed)
+    return _launches(f, dry_run=dry_run)
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
-def _launches(f: Form, *, rehearsed: bool) -> Backward | None:
+def _launches(f: Form, *, dry_run: bool) -> Backward | None:
     if INTERPRETED or not suits_backward(f):
         return None
     half, single = torch.bfloat16, torch.float32
-    temperature = single if f.normalised else half
+    temperature = single if f.normalized else half
 
     def made(kernels: ModuleType) -> Backward:
         launches = Backward(_keys_launch(f, kernels), _queries_launch(f, kernels))
-        if not rehearsed:
+        if not dry_run:
             rows = (half, half, half, single)
             launches.keys.compile((half, half, half, temperature, *rows, single, half, half))
             launches.queries.compile((single, half, temperature, half, single))
@@ -79,8 +79,8 @@ def _keys_launch(f: Form, kernels: ModuleType) -> Launch:
         "ROWS": size.rows,
         "BLOCK": size.block,
         "SLOTS": size.stages,
-        "APART": f.dim <= MOST_APART and f.queries % (size.stages * size.block) == 0,
-        "NORMALIZE": f.normalised,
+        "APART": f.dim <= MAX_APART and f.queries % (size.stages * size.block) == 0,
+        "NORMALIZE": f.normalized,
         **size.options(),
     }
     shape = [f.batch, f.heads, f.queries, f.dim]
@@ -99,7 +99,7 @@ def _queries_launch(f: Form, kernels: ModuleType) -> Launch:
     constants = {
         "DIM": f.dim,
         "BLOCK": size.block,
-        "NORMALIZE": f.normalised,
+        "NORMALIZE": f.normalized,
         **size.options(),
     }
     grid = (f.queries // size.block, f.batch_heads)

@@ -3,7 +3,7 @@
 It takes what `suits_forward` tells of; `direct_forward` takes everything else. Blocks of q, k and v
 are copied by TMA, straight out of a qkv projection if they lie there.
 
-TaylorShift's keys are normalised before, which takes as much memory as they have. Where a backward
+TaylorShift's keys are normalized before, which takes as much memory as they have. Where a backward
 pass is to follow, which takes more, they have it. Otherwise heads go in parts, and k / |k| of each
 lies in the output of those that come later, which is not written yet. Only the last part has memory
 of its own, so little that a call takes at most a quarter more than softmax, which takes the
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from saccade.ops.launches import INTERPRETED, Launch, rehearsing
+from saccade.ops.launches import INTERPRETED, Launch, is_dry_run
 from saccade.ops.taylor.triton.efficient import FREE_BYTES
 from saccade.ops.taylor.triton.hopper import attempted, described, has_kernels, is_aligned
 from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Problem, multiprocessors, resized
@@ -27,7 +27,7 @@ from saccade.ops.taylor.triton.rows import key_splits, unit_keys
 __all__ = ["Part", "forward_parts", "heads_at_a_time", "run_forward", "suits_forward"]
 
 
-MOST_PARTS = 8
+MAX_PARTS = 8
 """Of few queries with many keys, which find little room, more would leave most programs idle."""
 
 
@@ -44,7 +44,7 @@ def suits_forward(f: Form) -> bool:
 
 
 def heads_at_a_time(f: Form) -> list[int]:
-    """How many normalised heads go at a time, one sample's after another's; none if too large.
+    """How many normalized heads go at a time, one sample's after another's; none if too large.
 
     Each part is whole samples or heads of one. They are counted from the end, where memory is
     given, to the beginning, before which all of the output is free.
@@ -62,7 +62,7 @@ def heads_at_a_time(f: Form) -> list[int]:
             count -= count % f.heads
         else:
             count = min(count, f.heads - done % f.heads)
-        if count == 0 or len(counts) == MOST_PARTS:
+        if count == 0 or len(counts) == MAX_PARTS:
             return []
         counts.insert(0, count)
         done += count
@@ -78,7 +78,7 @@ class Part(NamedTuple):
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
-def forward_parts(f: Form, *, whole: bool, rehearsed: bool) -> list[Part] | None:
+def forward_parts(f: Form, *, whole: bool, dry_run: bool) -> list[Part] | None:
     """The parts of a call, compiled unless only to be noted; None where other kernels take it."""
     if INTERPRETED or not suits_forward(f):
         return None
@@ -89,7 +89,7 @@ def forward_parts(f: Form, *, whole: bool, rehearsed: bool) -> list[Part] | None
         for count in counts:
             batch, heads = max(1, count // f.heads), min(count, f.heads)
             launch = _launch(resized(f, batch, heads), kernels)
-            if not rehearsed:
+            if not dry_run:
                 launch.compile(_dtypes(f))
             parts.append(Part(first, first + count, launch))
             first += count
@@ -101,7 +101,7 @@ def forward_parts(f: Form, *, whole: bool, rehearsed: bool) -> list[Part] | None
 def _dtypes(f: Form) -> tuple[torch.dtype, ...]:
     """Those of the tensors that the kernel takes."""
     half, single = torch.bfloat16, torch.float32
-    return half, half, half, single if f.normalised else half, single, half, single
+    return half, half, half, single if f.normalized else half, single, half, single
 
 
 def _launch(f: Form, kernels: ModuleType) -> Launch:
@@ -113,11 +113,11 @@ def _launch(f: Form, kernels: ModuleType) -> Launch:
         "ROWS": size.rows,
         "BLOCK": size.block,
         "SLOTS": size.stages,
-        "NORMALIZE": f.normalised,
+        "NORMALIZE": f.normalized,
         **size.options(),
     }
     head = f.keys * f.dim
-    k_stride = (f.heads * head, head, f.dim, 1) if f.normalised else f.k_stride
+    k_stride = (f.heads * head, head, f.dim, 1) if f.normalized else f.k_stride
     copied = (
         (f.queries, f.q_stride, size.rows // 2),
         (f.keys, k_stride, size.block),
@@ -137,7 +137,7 @@ def _launch(f: Form, kernels: ModuleType) -> Launch:
 def run_forward(p: Problem, *, keep: bool) -> tuple[Tensor, Tensor] | None:
     """Output (B, H, N, E) and row sums over N (B H, N); None where other kernels take the call."""
     f = p.form
-    parts = forward_parts(f, whole=keep or not f.normalised, rehearsed=rehearsing())
+    parts = forward_parts(f, whole=keep or not f.normalized, dry_run=is_dry_run())
     if parts is None or not is_aligned(p):
         return None
     out = p.new(f.batch, f.heads, f.queries, f.width)
@@ -170,10 +170,10 @@ def _attend(
 def _room(p: Problem, later: Tensor | None) -> Tensor:
     """Where k / |k| of a part is put: in output that comes later if it fits, else in new memory.
 
-    Keys themselves where they are not normalised.
+    Keys themselves where they are not normalized.
     """
     f = p.form
-    if not f.normalised:
+    if not f.normalized:
         return p.k
     shape = (f.batch, f.heads, f.keys, f.dim)
     size = math.prod(shape)

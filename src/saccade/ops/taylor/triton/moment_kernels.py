@@ -10,7 +10,7 @@ over keys and values with r = 1, or queries and dy with r = dz.
 import triton
 import triton.language as tl
 
-from saccade.ops.products import settle
+from saccade.ops.dot_products import materialize
 from saccade.ops.taylor.triton.blocks import (
     NORM_EPS,
     head_offset,
@@ -66,7 +66,7 @@ def _add_rows(sums, x, HEIGHT: tl.constexpr, PRECISION: tl.constexpr):
     """Sums of columns, the same in HEIGHT rows; still one for each row of x where HEIGHT is 0."""
     if HEIGHT:
         ones = tl.full([HEIGHT, x.shape[0]], 1.0, x.dtype)
-        sums = settle(product(ones, x, sums, PRECISION))
+        sums = materialize(product(ones, x, sums, PRECISION))
     else:
         sums += x.to(tl.float32)
     return sums
@@ -95,7 +95,7 @@ def moments(
 
     Narrow tokens are folded, FOLD side by side, so that products are wide enough for the matrix
     unit; blocks off the diagonal are thrown away. Sums of rows are products with HEIGHT rows of
-    ones, or added up number by number where HEIGHT is 0. Aside are left, where rows are normalised,
+    ones, or added up number by number where HEIGHT is 0. Aside are left, where rows are normalized,
     each one's alpha^2 for `accumulate`; where TURNED, alpha x for `accumulate_turned`.
     """
     D, E, xb, xh, xn, wb, wh, wn = multiples((D, E, xb, xh, xn, wb, wh, wn), GRAIN)
@@ -141,10 +141,10 @@ def moments(
         if WEIGHTED:
             r = tl.load(r_ptr + start + local, mask=start + local < last, other=0.0)
             weighted = _by_token(x.to(tl.float32), r).to(DTYPE)
-        gram = settle(product(tl.trans(x), weighted, gram, PRECISION))
+        gram = materialize(product(tl.trans(x), weighted, gram, PRECISION))
         sum_x = _add_rows(sum_x, weighted, HEIGHT, PRECISION)
         sum_w = _add_rows(sum_w, w, HEIGHT, PRECISION)
-        mixed = settle(product(tl.trans(x), w, mixed, PRECISION))
+        mixed = materialize(product(tl.trans(x), w, mixed, PRECISION))
         x_base += BLOCK * xn
         w_base += BLOCK * wn
     once = 1.0 if NORMALIZE else factor  # the factor of a row that is not in alpha

@@ -12,7 +12,7 @@ so rows and values are read once, and the rows' lengths never leave the program.
 import triton
 import triton.language as tl
 
-from saccade.ops.products import settle
+from saccade.ops.dot_products import materialize
 from saccade.ops.taylor.triton.blocks import (
     head_offset,
     load_rows,
@@ -89,9 +89,11 @@ def narrow_sums(
         if WEIGHTED:
             r = tl.load(r_ptr + start + local, mask=start + local < last, other=0.0)
             weighted = x.to(tl.float32) * r[:, None]
-        state = settle(product(turned_outer(raw, raw, None), by_length.to(DTYPE), state, PRECISION))
+        state = materialize(
+            product(turned_outer(raw, raw, None), by_length.to(DTYPE), state, PRECISION)
+        )
         both = tl.reshape(tl.join(w.to(DTYPE), weighted.to(DTYPE)), (BLOCK, 32))
-        sums = settle(product(tl.trans(_with_ones(x.to(DTYPE))), both, sums, PRECISION))
+        sums = materialize(product(tl.trans(_with_ones(x.to(DTYPE))), both, sums, PRECISION))
         x_base += BLOCK * xn
         w_base += BLOCK * wn
     once = 1.0 if NORMALIZE else factor  # the factor of a row that is not in alpha

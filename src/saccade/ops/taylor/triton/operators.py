@@ -5,6 +5,7 @@ from itertools import repeat
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
@@ -29,12 +30,12 @@ from saccade.ops.taylor.triton.problem import (
 )
 from saccade.ops.taylor.triton.whole import is_whole, run_whole, run_whole_backward
 
-__all__ = ["fused"]
+__all__ = ["columns_of_values", "fused"]
 
 DirectForward = Callable[..., tuple[Tensor, Tensor | None]]
 DirectBackward = Callable[..., Grads]
 
-MOST_HEADS = 65535
+MAX_HEADS = 65535
 """Heads of samples that one launch takes: programs along the second axis of a grid."""
 
 
@@ -45,12 +46,12 @@ def _problem(
     key_mask: Tensor | None,
     temperature: Tensor | None,
     numbers: tuple[float, float, float, float],
-    normalise_output: bool,
+    normalize_output: bool,
 ) -> Problem:
     exact = q.dtype != torch.float32 or not torch.backends.cuda.matmul.allow_tf32
     precision = "ieee" if exact else "tf32"
     q, k, v = map(within_reach, (q, k, v))
-    return Problem.of(q, k, v, key_mask, temperature, *numbers, normalise_output, precision)
+    return Problem.of(q, k, v, key_mask, temperature, *numbers, normalize_output, precision)
 
 
 def _state_shapes(q: Tensor, v: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -69,16 +70,16 @@ def _forward(
     a: float,
     b: float,
     c: float,
-    normalise_output: bool,
+    normalize_output: bool,
     efficient: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if q.numel() == 0 or k.numel() == 0:
         out, *kept = _fake_forward(  # type: ignore[no-untyped-call]
-            q, k, v, key_mask, temperature, scale, a, b, c, normalise_output, efficient, keep
+            q, k, v, key_mask, temperature, scale, a, b, c, normalize_output, efficient, keep
         )
         return out.zero_(), *kept
-    problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c), normalise_output)
+    problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c), normalize_output)
     with on_device(q):
         if efficient and keep and keeps_state(q, v):
             return run_efficient(problem)
@@ -127,13 +128,13 @@ def _backward(
     a: float,
     b: float,
     c: float,
-    normalise_output: bool,
+    normalize_output: bool,
     efficient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if q.numel() == 0 or k.numel() == 0:
         dt = total.new_zeros(0 if temperature is None else q.shape[1])
         return q.new_zeros(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape), dt
-    problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c), normalise_output)
+    problem = _problem(q, k, v, key_mask, temperature, (scale, a, b, c), normalize_output)
     grad = within_reach(grad)
     with on_device(q):
         if not efficient:
@@ -153,8 +154,8 @@ def _(grad, q, k, v, key_mask, temperature, out, total, *rest):  # type: ignore[
 
 
 def _setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    *tensors, scale, a, b, c, normalise_output, efficient, _keep = inputs
-    ctx.numbers = (scale, a, b, c, normalise_output, efficient)
+    *tensors, scale, a, b, c, normalize_output, efficient, _keep = inputs
+    ctx.numbers = (scale, a, b, c, normalize_output, efficient)
     ctx.save_for_backward(*tensors, *output)
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)  # else their gradients are written out as zeros
@@ -189,6 +190,18 @@ def _attention_flops(q, k, v, efficient) -> int:  # type: ignore[no-untyped-def]
     return int(2 * q[0] * q[1] * q[2] * k[2] * (q[3] + v[3]))
 
 
+def columns_of_values(dim: int, width: int, dtype: torch.dtype, *, efficient: bool) -> int:
+    """How many columns of values the kernels take: E, or more, the added ones zero.
+
+    ptxas 12.8, which Triton 3.6 brings, miscompiles the efficient forward kernel `values` for
+    bfloat16 with E <= 16 and D from 33 to 64: addresses of matrix products come out of registers
+    that hold something else, so the output is wrong or the kernel reads outside of its shared
+    memory. Wider keys are padded as well, since what triggers the fault is not known exactly.
+    """
+    unsafe = efficient and dtype == torch.bfloat16 and width <= 16 and dim > 32
+    return 32 if unsafe else width
+
+
 def fused(
     q: Tensor,
     k: Tensor,
@@ -199,18 +212,22 @@ def fused(
     key_mask: Tensor | None,
     temperature: Tensor | None,
     algorithm: Literal["direct", "efficient"],
-    normalise_output: bool,
+    normalize_output: bool,
 ) -> Tensor:
-    """Taylor attention by the fused kernels; with a temperature (H,) q and k are normalised."""
+    """Taylor attention by the fused kernels; with a temperature (H,) q and k are normalized."""
     if temperature is not None:
         temperature = temperature.float()
-    options = (scale, *coefficients, normalise_output, algorithm == "efficient", False)
+    efficient, width = algorithm == "efficient", v.shape[3]
+    columns = columns_of_values(q.shape[3], width, q.dtype, efficient=efficient)
+    if columns > width:
+        v = F.pad(v, (0, columns - width))
+    options = (scale, *coefficients, normalize_output, efficient, False)
 
     def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         out: Tensor = _forward(q, k, v, mask, temperature, *options)[0]
-        return out
+        return out if columns == width else out[..., :width]
 
-    samples = MOST_HEADS // max(1, q.shape[1])
+    samples = MAX_HEADS // max(1, q.shape[1])
     if q.shape[0] <= samples:
         return attend(q, k, v, key_mask)
     parts = (torch.split(x, samples) for x in (q, k, v))

@@ -17,14 +17,14 @@ from saccade.ops.taylor.triton.problem import KEPT_FORMS
 
 __all__ = ["fused_packed", "is_short"]
 
-MOST_TOKENS = 64
+MAX_TOKENS = 64
 WIDEST = 64
 """Heads that a program takes whole; with more tokens q, k and v are faster apart."""
 
 
 def is_short(tokens: int, dim: int) -> bool:
     """Whether heads of so many tokens and columns are taken so, in bfloat16."""
-    return tokens <= MOST_TOKENS and dim <= WIDEST
+    return tokens <= MAX_TOKENS and dim <= WIDEST
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
@@ -33,14 +33,14 @@ def _launch(
     shape: tuple[int, ...],
     dtype: torch.dtype,
     numbers: tuple[float, float, float, float],
-    normalised: bool,
-    normalise_output: bool,
+    normalized: bool,
+    normalize_output: bool,
 ) -> Launch:
     _, tokens, _, _, dim = shape
     _, a, b, c = numbers
     floor = max(0.0, c - b * b / (4 * a))  # the smallest weight there is
-    lift = (tokens / dim) ** 0.5 if normalise_output else 1.0
-    return packed_launch(kernel, shape, dtype, *numbers, floor, lift, NORMALIZE=normalised)
+    lift = (tokens / dim) ** 0.5 if normalize_output else 1.0
+    return packed_launch(kernel, shape, dtype, *numbers, floor, lift, NORMALIZE=normalized)
 
 
 @operator("taylor_packed")
@@ -51,12 +51,12 @@ def _forward(
     a: float,
     b: float,
     c: float,
-    normalise_output: bool,
+    normalize_output: bool,
 ) -> Tensor:
     qkv = qkv.contiguous()
     out = qkv.new_empty(output_shape(qkv))
     if out.numel():
-        kind = (scale, a, b, c), temperature is not None, normalise_output
+        kind = (scale, a, b, c), temperature is not None, normalize_output
         with on_device(qkv):
             launch = _launch(packed_taylor_forward, tuple(qkv.shape), qkv.dtype, *kind)
             launch(qkv, temperature, out)
@@ -77,17 +77,17 @@ def _backward(
     a: float,
     b: float,
     c: float,
-    normalise_output: bool,
+    normalize_output: bool,
 ) -> tuple[Tensor, Tensor]:
     grad, qkv = grad.contiguous(), qkv.contiguous()
-    dqkv, normalised = torch.empty_like(qkv), temperature is not None
-    batch, heads = qkv.shape[0], qkv.shape[3] if normalised else 0
+    dqkv, normalized = torch.empty_like(qkv), temperature is not None
+    batch, heads = qkv.shape[0], qkv.shape[3] if normalized else 0
     dt = (torch.empty if qkv.numel() else torch.zeros)(batch, heads, device=qkv.device)
     if dqkv.numel():
-        kind = (scale, a, b, c), normalised, normalise_output
+        kind = (scale, a, b, c), normalized, normalize_output
         with on_device(qkv):
             launch = _launch(packed_taylor_backward, tuple(qkv.shape), qkv.dtype, *kind)
-            launch(qkv, temperature, grad, dqkv, dt if normalised else None)
+            launch(qkv, temperature, grad, dqkv, dt if normalized else None)
     return dqkv, dt.sum(dim=0)
 
 
@@ -120,10 +120,10 @@ def fused_packed(
     scale: float,
     coefficients: tuple[float, float, float],
     temperature: Tensor | None,
-    normalise_output: bool,
+    normalize_output: bool,
 ) -> Tensor:
-    """Taylor attention (B, N, H, D); with a temperature (H,) q and k are normalised."""
+    """Taylor attention (B, N, H, D); with a temperature (H,) q and k are normalized."""
     if temperature is not None:
         temperature = temperature.float()
-    out: Tensor = _forward(qkv, temperature, scale, *coefficients, normalise_output)
+    out: Tensor = _forward(qkv, temperature, scale, *coefficients, normalize_output)
     return out

@@ -1,6 +1,6 @@
 """Direct Taylor attention where all tokens of a head fit one program, q, k and v lying together.
 
-    s_ij = t x_i.y_j,   x = q / |q|, y = k / |k|        (normalised; else s = scale q.k)
+    s_ij = t x_i.y_j,   x = q / |q|, y = k / |k|        (normalized; else s = scale q.k)
     w_ij = c + b s + a s^2,   z_i = sum_j w_ij,   o_i = f sum_j w_ij v_j / z_i
     p_ij = f g_i.v_j,   ds_ij = (b + 2 a s) (p_ij - sum_j w_ij p_ij / z_i) / z_i
     dx_i = sum_j ds_ij y_j,   dq_i = t (dx_i - (dx_i.x_i) x_i) / |q_i|,   dt = sum_i dx_i.x_i
@@ -24,7 +24,7 @@ __all__ = ["packed_taylor_backward", "packed_taylor_forward"]
 
 @triton.jit
 def _unit(x, NORMALIZE: tl.constexpr, DTYPE: tl.constexpr):
-    """Rows as they enter products, and 1 / |x| of each; as they were where not normalised."""
+    """Rows as they enter products, and 1 / |x| of each; as they were where not normalized."""
     if NORMALIZE:
         wide = x.to(tl.float32)
         inverse = 1.0 / tl.maximum(tl.sqrt(tl.sum(wide * wide, axis=1)), NORM_EPS)
@@ -44,7 +44,7 @@ def _across(grad, unit, inverse, factor, NORMALIZE: tl.constexpr):
 
 @triton.jit
 def _factor(temperature_ptr, heads, scale, NORMALIZE: tl.constexpr):
-    """What q.k, of unit rows where they are normalised, is multiplied by."""
+    """What q.k, of unit rows where they are normalized, is multiplied by."""
     if NORMALIZE:
         return scale * tl.load(temperature_ptr + tl.program_id(0) % heads)
     return scale

@@ -41,7 +41,7 @@ Strides = tuple[int, ...]
 Grads = tuple[Tensor, Tensor, Tensor, Tensor | None]
 """Of q, k, v and the temperature."""
 
-_FARTHEST = 1 << 24
+_MAX_OFFSET = 1 << 24
 """Numbers between rows, or columns: offsets within a block of 128 at most have 32 bits."""
 
 # The interpreter, which runs the kernels on a CPU for tests, has no products of bfloat16.
@@ -94,7 +94,7 @@ def moments_size(dim: int, width: int) -> int:
 
 def within_reach(x: Tensor) -> Tensor:
     """x (B, H, N, D), copied where its rows lie farther apart than kernels can count."""
-    return x if max(x.stride()[2:]) < _FARTHEST else x.contiguous()
+    return x if max(x.stride()[2:]) < _MAX_OFFSET else x.contiguous()
 
 
 @functools.cache
@@ -129,12 +129,12 @@ class Form:
         dtype: The dtype of q, k and v.
         device: Where they are.
         masked: Whether there is a key mask.
-        normalised: Whether q and k are normalised, with a temperature.
+        normalized: Whether q and k are normalized, with a temperature.
         scale: Factor of the scores.
         a: Coefficient of s^2.
         b: Coefficient of s.
         c: Constant coefficient.
-        normalise_output: Whether the output is multiplied by sqrt(keys attended to / D).
+        normalize_output: Whether the output is multiplied by sqrt(keys attended to / D).
         precision: How float32 products are taken: `ieee` or `tf32`.
     """
 
@@ -150,12 +150,12 @@ class Form:
     dtype: torch.dtype
     device: torch.device
     masked: bool
-    normalised: bool
+    normalized: bool
     scale: float
     a: float
     b: float
     c: float
-    normalise_output: bool
+    normalize_output: bool
     precision: str
 
     @functools.cached_property
@@ -193,7 +193,7 @@ class Form:
         """What kernels are compiled for, but for the divisibility of sizes and strides."""
         return (
             self.dim, self.width, self.dtype, self.device,
-            self.masked, self.normalised, self.normalise_output, self.precision,
+            self.masked, self.normalized, self.normalize_output, self.precision,
         )  # fmt: skip
 
     @functools.cached_property
@@ -229,7 +229,7 @@ class Form:
     @functools.cached_property
     def lift(self) -> float:
         """Factor of the output, but for the share of keys that a sample attends to."""
-        return float((self.keys / self.dim) ** 0.5) if self.normalise_output else 1.0
+        return float((self.keys / self.dim) ** 0.5) if self.normalize_output else 1.0
 
     @functools.cached_property
     def moments_size(self) -> int:
@@ -246,7 +246,7 @@ class Form:
         return {
             "DP": self.padded_dim,
             "EP": self.padded_width,
-            "NORMALIZE": self.normalised,
+            "NORMALIZE": self.normalized,
             "MASKED": self.masked and masked,
             "GRAIN": self.grain,
             "DTYPE": _TRITON_DTYPE[self.operands],
@@ -311,14 +311,14 @@ class Problem(NamedTuple):
         a: float,
         b: float,
         c: float,
-        normalise_output: bool,
+        normalize_output: bool,
         precision: str,
     ) -> "Problem":
         """The problem of a call; see `Form` for the numbers."""
         form = form_of(
             q.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, q.device,
             key_mask is not None, temperature is not None,
-            scale, a, b, c, normalise_output, precision,
+            scale, a, b, c, normalize_output, precision,
         )  # fmt: skip
         mask = q if key_mask is None else key_mask.contiguous()
         return cls(q, k, v, mask, q if temperature is None else temperature.contiguous(), form)
@@ -339,7 +339,7 @@ class Problem(NamedTuple):
         some = slice(head, head + last - first)
         q, k, v = (x[:, some] for x in samples[:3])
         mask = samples.key_mask if f.masked else q
-        temperature = self.temperature[some].clone() if f.normalised else q  # aligned again
+        temperature = self.temperature[some].clone() if f.normalized else q  # aligned again
         return Problem(q, k, v, mask, temperature, resized(f, 1, last - first))
 
     def shares(self) -> Tensor:

@@ -29,7 +29,7 @@ def key_sums(
     DP: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr,
     NORMALIZE: tl.constexpr, MASKED: tl.constexpr, GRAIN: tl.constexpr,
 ):  # fmt: skip
-    """The sum of v over a block of keys; where these are normalised, their coefficients."""
+    """The sum of v over a block of keys; where these are normalized, their coefficients."""
     D, E, kb, kh, kn, vb, vh, vn = multiples((D, E, kb, kh, kn, vb, vh, vn), GRAIN)
     block, bh = tl.program_id(0), tl.program_id(1)
     first = block * ROWS
@@ -51,7 +51,7 @@ def prepare_keys(
     k_ptr, v_ptr, unit_ptr, sums_ptr, heads, keys, per_split, kb, kh, kn, vb, vh, vn,
     DIM: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr, NORMALIZE: tl.constexpr,
 ):  # fmt: skip
-    """The sum of v over some keys of a head; k / |k| where keys are normalised.
+    """The sum of v over some keys of a head; k / |k| where keys are normalized.
 
     D = E, all columns lie side by side, strides are multiples of 8 and splits of ROWS.
     """
@@ -125,7 +125,7 @@ def weighted_row_gradients(
 ):  # fmt: skip
     """As `row_gradients`, for the direct kernels, with the sum of dy over the block of rows.
 
-    Where queries are normalised, dy and dz are divided by the length of their query, and the
+    Where queries are normalized, dy and dz are divided by the length of their query, and the
     coefficient of s^2 is kept for each.
     """
     D, E, grad_b, grad_h, grad_n, qb, qh, qn = multiples(

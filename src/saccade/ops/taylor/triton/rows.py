@@ -48,7 +48,7 @@ def _quotient_launch(f: Form, grad_stride: Strides) -> Launch:
             "EP": f.padded_width,
             "ROWS": _ROWS,
             "MASKED": f.masked,
-            "LIFT": f.normalise_output,
+            "LIFT": f.normalize_output,
             "GRAIN": grain_of(f.width, f.width, grad_stride),
         },
     )
@@ -68,13 +68,13 @@ def quotient_gradients(
 class Weighted(NamedTuple):
     """What the backward pass of the direct algorithm takes.
 
-    Where queries are normalised, dy and dz are divided by |q|.
+    Where queries are normalized, dy and dz are divided by |q|.
 
     Attributes:
         dy: Gradients of numerators (B, H, N, E).
         dz: Gradients of denominators (B H, N).
         curves: The coefficient of s^2 for each query, s being k.q / |k|, a table (`table_place`);
-            any tensor where queries are not normalised.
+            any tensor where queries are not normalized.
         shifts: dz once more, a table.
         sum_dy: The sum of dy, never divided by |q| (B H, E).
     """
@@ -102,9 +102,9 @@ def _weighted_launch(f: Form, grad_stride: Strides) -> Launch:
         "DP": f.padded_dim,
         "EP": f.padded_width,
         "ROWS": rows,
-        "NORMALIZE": f.normalised,
+        "NORMALIZE": f.normalized,
         "MASKED": f.masked,
-        "LIFT": f.normalise_output,
+        "LIFT": f.normalize_output,
         "GRAIN": grain_of(f.dim, f.width, grad_stride, f.q_stride),
     }
     steps = ceil_div(f.queries, TABLE_STEP.value)  # whole tables
@@ -119,7 +119,7 @@ def weighted_gradients(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> 
     dy = p.new(f.batch, f.heads, f.queries, f.width, dtype=f.operands)
     dz = p.numbers(f.batch_heads, f.queries)
     shifts = p.table(f.queries)
-    curves = p.table(f.queries) if f.normalised else p.q
+    curves = p.table(f.queries) if f.normalized else p.q
     sums = p.numbers(f.batch_heads, launch.grid[0], f.width)
     launch(grad, out, total, p.shares(), p.q, p.temperature, dy, dz, curves, shifts, sums)
     return Weighted(dy, dz, curves, shifts, _added(sums))
@@ -131,7 +131,7 @@ def _key_sums_launch(f: Form) -> Launch:
         "DP": f.padded_dim,
         "EP": f.padded_width,
         "ROWS": _ROWS,
-        "NORMALIZE": f.normalised,
+        "NORMALIZE": f.normalized,
         "MASKED": f.masked,
         "GRAIN": f.grain,
     }
@@ -145,7 +145,7 @@ class KeySums(NamedTuple):
     Attributes:
         sum_v: The sum of the values attended to (B H, E).
         curves: The coefficient of s^2 for each key, s being x.k, a table (`table_place`); any
-            tensor where keys are not normalised.
+            tensor where keys are not normalized.
         slopes: The coefficient of s likewise.
     """
 
@@ -167,7 +167,7 @@ def sum_keys(p: Problem) -> KeySums:
 def coefficient_tables(p: Problem) -> tuple[Tensor, Tensor]:
     """Room for the coefficients of s^2 and s for each key; any tensors where none are kept."""
     f = p.form
-    return (p.table(f.keys), p.table(f.keys)) if f.normalised else (p.k, p.k)
+    return (p.table(f.keys), p.table(f.keys)) if f.normalized else (p.k, p.k)
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
@@ -187,7 +187,7 @@ def _prepare_launch(f: Form, splits: int) -> Launch:
         "DIM": f.dim,
         "ROWS": size.rows,
         "STAGES": size.stages,
-        "NORMALIZE": f.normalised,
+        "NORMALIZE": f.normalized,
         **size.options(),
     }
     numbers = (f.heads, f.keys, f.keys // splits, *f.k_stride[:3], *f.v_stride[:3])
@@ -195,7 +195,7 @@ def _prepare_launch(f: Form, splits: int) -> Launch:
 
 
 def unit_keys(p: Problem, splits: int, unit: Tensor) -> Tensor:
-    """The sum of values (B H, E); k / |k| is written where told if keys are normalised.
+    """The sum of values (B H, E); k / |k| is written where told if keys are normalized.
 
     The last bits of sums depend on the splits, which are those of a whole call in all its parts.
     """
@@ -213,4 +213,4 @@ def _added(parts: Tensor) -> Tensor:
 def temperature_gradient(p: Problem, dt: Tensor) -> Tensor | None:
     """(H,) from shares of queries, of blocks of them or of heads (B H, any number)."""
     f = p.form
-    return dt.view(f.batch, f.heads, -1).sum(dim=(0, 2)) if f.normalised else None
+    return dt.view(f.batch, f.heads, -1).sum(dim=(0, 2)) if f.normalized else None

@@ -10,11 +10,11 @@ the plain formula in bfloat16. Other dtypes are computed in float32 throughout.
 import triton
 import triton.language as tl
 
-from saccade.ops.products import COMPILED
+from saccade.ops.dot_products import COMPILED
 
 __all__ = ["FUSED", "PAIR", "add_row_sums", "line", "rounded", "rounded_sum", "times"]
 
-_MOST_HALVINGS = tl.constexpr(5)  # of 256 columns to 8
+_MAX_HALVINGS = tl.constexpr(5)  # of 256 columns to 8
 
 # A product is a fused multiply-add with -0, which Ampere has as well.
 PAIR = tl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;")
@@ -78,7 +78,7 @@ def line(x, a, b):
 def add_row_sums(sums, x):
     """Eight sums for each row plus those of x: of every eighth of its columns."""
     if COMPILED and x.dtype == tl.bfloat16:
-        for _ in tl.static_range(_MOST_HALVINGS):
+        for _ in tl.static_range(_MAX_HALVINGS):
             if x.shape[1] > 8:
                 halves = tl.reshape(x, (x.shape[0], 2, x.shape[1] // 2))
                 x, y = tl.split(tl.permute(halves, (0, 2, 1)))

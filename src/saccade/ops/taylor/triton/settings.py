@@ -176,7 +176,7 @@ _SINGLE: Table = {
     "values": {
         16: Blocks(64, 16, 8, 1),
         32: Blocks(64, 4, 8, 2, registers=255),
-        64: Blocks(64, 8, 8, 2, registers=255),
+        64: Blocks(64, 4, 8, 2, registers=255),
         128: Blocks(64, 2, 8, 2, registers=255),
     },
     "gradients": {

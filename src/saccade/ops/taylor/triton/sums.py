@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _PART_BLOCK = 1024
-_LEAST_STEPS = 8  # of a loop over the rows of a split
+_MIN_STEPS = 8  # of a loop over the rows of a split
 _FEW_SPLITS = 4  # so many are tried even if they do not all run at once
 _SCRATCH_BYTES = 16 << 20  # for sums of split rows, where no output has room for them
 
@@ -58,7 +58,7 @@ def _at_once(f: Form, size: Blocks) -> int:
 
 def _equal_splits(tokens: int, size: Blocks, wanted: int) -> tuple[int, int]:
     """(splits, tokens in each): not more than wanted, none of them short."""
-    wanted = min(wanted, ceil_div(tokens, _LEAST_STEPS * size.block))
+    wanted = min(wanted, ceil_div(tokens, _MIN_STEPS * size.block))
     per_split = size.block * max(1, ceil_div(ceil_div(tokens, max(1, wanted)), size.block))
     return max(1, ceil_div(tokens, per_split)), per_split
 
@@ -133,7 +133,7 @@ def rounds(f: Form, samples: int) -> float:
 
 def has_lengths(f: Form, samples: int) -> bool:
     """Whether lengths of keys are written to memory where so many samples go at a time."""
-    if not f.normalised or _is_narrow(f):
+    if not f.normalized or _is_narrow(f):
         return False
     heads = samples * f.heads
     return _turned_shares(f, heads, heads * f.head_bytes) is None
@@ -142,7 +142,7 @@ def has_lengths(f: Form, samples: int) -> bool:
 def _state_shares(f: Form, batch_heads: int, tokens: int, room: int) -> _Shares:
     """The shares of tiles of the states of so many heads, with so many bytes for sums of parts."""
     size = f.blocks("accumulate")
-    splits = ceil_div(tokens, _LEAST_STEPS * size.block)
+    splits = ceil_div(tokens, _MIN_STEPS * size.block)
     parts = max(room, _SCRATCH_BYTES) // (4 * 256 * f.width)
     return _shares(batch_heads * f.pairs, _at_once(f, size), splits, parts)
 
@@ -177,7 +177,7 @@ def _loop(f: Form, size: Blocks, of_queries: bool) -> tuple[int, Numbers, Consta
     )  # fmt: skip
     constants = {
         "BLOCK": size.block,
-        "TEMPERED": of_queries and f.normalised,
+        "TEMPERED": of_queries and f.normalized,
         "WEIGHTED": of_queries,
         "EVEN": f.is_even(tokens, size.block),
         **f.flags(masked=not of_queries),
@@ -223,9 +223,9 @@ def _moments_launch(f: Form, of_queries: bool, turned: bool) -> Launch:
 
 
 def row_moments(p: Problem, gradients: Gradients | None = None) -> tuple[Tensor, Tensor]:
-    """The smaller sums, and a table of alpha^2 of every row that is normalised."""
+    """The smaller sums, and a table of alpha^2 of every row that is normalized."""
     x = p.k if gradients is None else p.q
-    squares = p.table(x.shape[2]) if p.form.normalised else x
+    squares = p.table(x.shape[2]) if p.form.normalized else x
     return _moments(p, gradients, squares, turned=False), squares
 
 
@@ -244,10 +244,10 @@ def _state_launch(f: Form, of_queries: bool, first: int, tiles: int, splits: int
     tokens, x_stride, w_stride = f.rows(of_queries=of_queries)
     size = f.blocks("accumulate")
     splits, per_split = _equal_splits(tokens, size, splits)
-    unnormalised = f.scale * f.scale if of_queries and not f.normalised else 1.0
+    unnormalized = f.scale * f.scale if of_queries and not f.normalized else 1.0
     numbers = (
         f.heads, tokens, f.dim, f.width, per_split, *x_stride, *w_stride,
-        f.a / max(1, f.keys) * unnormalised, first, tiles,
+        f.a / max(1, f.keys) * unnormalized, first, tiles,
     )  # fmt: skip
     constants = {
         "TILES": f.tiles,
@@ -322,7 +322,7 @@ def _turned_shares(f: Form, batch_heads: int, room: int) -> _Shares | None:
     untouched = _state_shares(f, batch_heads, f.keys, room)
     tiles, at_once = batch_heads * f.pairs, _at_once(f, size)
     free = _free_bytes(f, keys, room, tiles // at_once * at_once)
-    splits = ceil_div(f.keys, _LEAST_STEPS * size.block)
+    splits = ceil_div(f.keys, _MIN_STEPS * size.block)
     most_parts = (free.stop - free.start) // (4 * 256 * f.width)
     shares = _shares(tiles, at_once, splits, most_parts)
     return shares if shares.rounds * size.turned <= untouched.rounds else None

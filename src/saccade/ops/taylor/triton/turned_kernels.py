@@ -13,7 +13,7 @@ them as they come out of memory.
 import triton
 import triton.language as tl
 
-from saccade.ops.products import settle
+from saccade.ops.dot_products import materialize
 from saccade.ops.taylor.triton.blocks import head_offset, product
 from saccade.ops.taylor.triton.efficient_kernels import tile_pair
 
@@ -60,7 +60,7 @@ def accumulate_turned(
         x_m = _load_tile(x_base + m * 512, D, BLOCK, DTYPE)
         x_n = _load_tile(x_base + n * 512, D, BLOCK, DTYPE)
         phi = tl.reshape(x_m[:, None, :] * x_n[None, :, :], (256, BLOCK))
-        acc = settle(product(phi, w, acc, PRECISION))
+        acc = materialize(product(phi, w, acc, PRECISION))
         x_base += BLOCK * D
         w_base += BLOCK * wn
     acc *= tl.where(m == n, value, 2 * value)  # off-diagonal pairs count twice

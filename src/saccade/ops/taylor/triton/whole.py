@@ -21,9 +21,9 @@ from saccade.ops.taylor.triton.whole_kernels import whole_backward, whole_forwar
 
 __all__ = ["is_whole", "run_whole", "run_whole_backward"]
 
-MOST_TOKENS = 64
-MOST_UNIT_TOKENS = 128
-"""Normalised, without a mask: the others take too many registers, or gain nothing."""
+MAX_TOKENS = 64
+MAX_UNIT_TOKENS = 128
+"""Normalized, without a mask: the others take too many registers, or gain nothing."""
 WIDEST = 32
 REGISTERS = 128
 """A thread of Hopper's has at most as many for 64 tokens: another program finds room beside."""
@@ -31,7 +31,7 @@ REGISTERS = 128
 
 def is_whole(f: Form) -> bool:
     """Whether the products of a head fit the registers of a program."""
-    most = MOST_UNIT_TOKENS if f.normalised and not f.masked else MOST_TOKENS
+    most = MAX_UNIT_TOKENS if f.normalized and not f.masked else MAX_TOKENS
     return (
         f.operands == torch.bfloat16
         and max(f.queries, f.keys) <= most
@@ -41,12 +41,12 @@ def is_whole(f: Form) -> bool:
 
 def _launch(f: Form, kernel: object, *numbers: float, grad_stride: Strides = ()) -> Launch:
     rows, block = power_of_two(f.queries), power_of_two(f.keys)
-    is_long = max(rows, block) > MOST_TOKENS
+    is_long = max(rows, block) > MAX_TOKENS
     sizes = (f.heads, f.queries, f.keys, f.dim, f.width, *f.q_stride, *f.k_stride, *f.v_stride)
     constants: dict[str, Any] = {
         "ROWS": rows,
         "BLOCK": block,
-        "LIFT": f.normalise_output,
+        "LIFT": f.normalize_output,
         **f.flags(masked=True),
         "GRAIN": grain_of(f.dim, f.width, f.q_stride, f.k_stride, f.v_stride, grad_stride),
         "num_warps": 8 if is_long else 4,

@@ -1,7 +1,7 @@
 """The direct algorithm where all queries and all keys of a head fit one program.
 
 x, w', z, dy, dz and ds are as in `direct_kernels`. One program reads a head once and writes it
-once: rows are normalised as they are loaded, keys too, sums of values and all five products of the
+once: rows are normalized as they are loaded, keys too, sums of values and all five products of the
 backward pass come from what is in registers already. A pass each over values, queries, keys and
 gradients takes three times as long at 64 tokens.
 """

@@ -1,0 +1,64 @@
+"""Open the run that a command uses, and print warnings about damage or unfinished training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from saccade.cli.streams import say
+
+if TYPE_CHECKING:
+    from saccade.runs import RunFolder
+
+__all__ = ["open_run", "open_run_or_model"]
+
+
+def open_run_or_model(path: Path) -> RunFolder | Path:
+    """Open a run folder as `open_run` does, or return the path of a `save_pretrained` folder."""
+    if (path / "config.json").is_file() and not (path / "config.yaml").exists():
+        return path
+    return open_run(path)
+
+
+READ_ALWAYS = {"config.yaml", "dataset.json", "manifest.json"}
+"""Files that every command reads; reading a damaged one is an error, so no warning is printed."""
+
+
+def open_run(path: Path) -> RunFolder:
+    """Open a run folder; warn on stderr about damage and name the checkpoint that is used.
+
+    Reading a damaged file raises an error later.
+    """
+    from saccade.runs import NO_MANIFEST, RunFolder
+
+    run = RunFolder.open(path)
+    for name, fault in run.damage().items():
+        if name in READ_ALWAYS:
+            continue
+        _say(f"{str(path)!r} is damaged: {fault}")
+    if run.is_finished() and not run.has_manifest():
+        _say(f"{str(path)!r}: {NO_MANIFEST}")
+    newest, faults = run.newest_intact()
+    if newest is None:
+        return run  # commands that need weights raise an error
+    for fault in faults:
+        _say(f"passed over a damaged checkpoint: {fault}")
+    if not run.is_finished():
+        _say_unfinished(run, newest.step)
+    elif faults:
+        _say(f"its checkpoint of step {newest.step} is used")
+    return run
+
+
+def _say_unfinished(run: RunFolder, step: int) -> None:
+    status, epochs = run.status(), run.config().train.epochs
+    state, done = status.get("state", "without a status.json"), status.get("epoch", 0)
+    state = "running, or killed" if state == "running" else state
+    _say(
+        f"{str(run.path)!r} is not finished ({state}; {done} of {epochs} epochs done): its "
+        f"checkpoint of step {step} is used"
+    )
+
+
+def _say(line: str) -> None:
+    say(f"saccade: {line}", err=True)

@@ -1,0 +1,222 @@
+"""Evaluate a trained model on a split, and classify single images with it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from saccade.config import DataConfig
+from saccade.data import Split as Part
+from saccade.data import make_loader
+from saccade.errors import ConfigError, UnknownNameError
+from saccade.runs import RunFolder
+from saccade.train.build import load_weights
+from saccade.train.distributed import Ranks, connect
+from saccade.train.evaluation import Evaluation, evaluate_fitting
+from saccade.train.guard import check_outputs, outputs_error
+from saccade.train.image_inputs import as_input
+from saccade.train.run_data import load_run_data
+from saccade.train.saved_model import (
+    data_of,
+    is_saved_model,
+    load_saved_data,
+    open_saved_model,
+    other_data,
+)
+from saccade.train.step import PRECISIONS
+
+__all__ = ["Predictor", "data_to_evaluate", "evaluate_run"]
+
+Split = Literal["train", "val", "test"]
+Which = Literal["best", "last"]
+DeviceChoice = Literal["auto", "cpu", "cuda"]
+
+
+def evaluate_run(
+    run: RunFolder | str | Path,
+    *,
+    split: str = "test",
+    weights: str | None = None,
+    device: str = "auto",
+    batch_size: int = 512,
+    data: DataConfig | None = None,
+) -> dict[str, Any]:
+    """Evaluate a run's model on a split of its data.
+
+    Args:
+        run: The run folder, or a folder of `save_pretrained`.
+        split: `train`, `val` or `test`.
+        weights: `best` or `last`; by default as the run's `train.evaluate_with` says.
+        device: `auto`, `cpu` or `cuda`.
+        batch_size: Images per batch.
+        data: The run's data at another place, or other data with the same classes and image size.
+            The run must not have been trained on any of its images.
+
+    Returns:
+        Accuracies, counts and seconds as JSON values.
+
+    Raises:
+        DataError: The data has other classes, or other images, than the run was trained on.
+        TrainingError: The model's outputs are not finite, or memory ran out.
+    """
+    _check("split", split, Split)
+    predictor = Predictor(run, weights=weights, device=device)
+    info = predictor.info
+    result = predictor.evaluate(_load_part(predictor, data, split), batch_size=batch_size)
+    return {
+        "run": str(predictor.path),
+        "split": split,
+        "weights": predictor.weights,
+        "count": result.count,
+        "skipped": result.skipped,
+        "correct": result.correct,
+        "accuracy": result.accuracy,
+        "accuracy_top5": result.accuracy_top5,
+        "loss": result.loss,
+        "calibration_error": result.calibration_error,
+        "seconds": round(result.seconds, 4),
+        "img_per_s": round(result.count / result.seconds, 1),
+        "device": str(predictor.device),
+        "class_names": list(info.class_names),
+        "class_accuracy": dict(zip(info.class_names, result.class_accuracy, strict=True)),
+        "confusion": result.confusion.tolist(),
+    }
+
+
+def data_to_evaluate(
+    folder: RunFolder | str | Path, *, name: str | None = None, root: Path | None = None
+) -> DataConfig | None:
+    """The `data` argument of `evaluate_run`; None for the run's own data at its own place.
+
+    Args:
+        folder: A run folder, or a folder of `save_pretrained`.
+        name: The name of another data set; its images are resized for the model.
+        root: The folder of the data.
+    """
+    if is_saved_model(folder):
+        return data_of(cast(str | Path, folder), name=name, root=root)
+    own = RunFolder.open(folder).config().data
+    if name is None:
+        return own.model_copy(update={"root": root}) if root else None
+    return other_data(name, root, own.image_size)
+
+
+def _load_part(predictor: Predictor, data: DataConfig | None, split: str) -> Part:
+    """One split of the data; it must have images, and the classes of the model."""
+    run = predictor.run
+    if run is None:
+        data = data or data_of(predictor.path)
+        part: Part = getattr(load_saved_data(predictor.path, predictor.info, data), split)
+    else:
+        data = data or run.config().data
+        part = getattr(load_run_data(run, data, parts=(split,), other=True), split)
+    if not len(part):
+        reason = f": data.val_fraction={data.val_fraction}" if split == "val" else ""
+        raise ConfigError(f"split={split!r} is empty{reason}")
+    return part
+
+
+class Predictor:
+    """A trained model, ready to classify single images.
+
+    Args:
+        run: A run folder, or a folder of `save_pretrained`.
+        weights: `best` or `last`; by default as the run's `train.evaluate_with` says. Must be None
+            for a saved model, which has one set of weights.
+        device: `auto`, `cpu` or `cuda`.
+    """
+
+    def __init__(
+        self, run: RunFolder | str | Path, *, weights: str | None = None, device: str = "auto"
+    ) -> None:
+        self.device = connect(_device(device)).device
+        self.run: RunFolder | None = None
+        self.weights: Literal["best", "last", "saved"] = "saved"
+        model: nn.Module
+        if is_saved_model(run):
+            if weights is not None:
+                raise ConfigError(f"weights must be None for a saved model, got {weights!r}")
+            self.path = Path(cast(str | Path, run))
+            model, self.info, self._config = open_saved_model(self.path)
+        else:
+            self.run = RunFolder.open(run)
+            self.path = self.run.path
+            model, self.info, file = load_weights(self.run, _which(weights))
+            self.weights = "best" if file.stem == "best" else "last"
+            self._config = self.run.config()
+        self.model = model.to(self.device)
+
+    @torch.no_grad()
+    def classes(self, image: Image.Image | str | Path | Tensor) -> list[tuple[str, float]]:
+        """All classes with their probabilities for one image, most likely first.
+
+        Args:
+            image: A PIL image, the path of a file, uint8 pixels (C, H, W) of any size, or a float
+                tensor (C, H, W) that is normalized and has the model's image size.
+
+        Raises:
+            DataError: The file is missing or not an image.
+            ConfigError: `image` has another type or shape.
+        """
+        images = as_input(image, self.info)[None].to(self.device)
+        logits = self.model(images)  # (1, K)
+        check_outputs(self.model, images, logits)
+        return self.ranked(logits[0])
+
+    def ranked(self, logits: Tensor) -> list[tuple[str, float]]:
+        """All classes with their probabilities, most likely first, for logits (K,)."""
+        probability, order = logits.float().softmax(0).sort(descending=True)
+        names = [self.info.class_names[i] for i in order.tolist()]
+        return list(zip(names, probability.tolist(), strict=True))
+
+    def evaluate(
+        self, part: Part, *, batch_size: int, advice: str = "--batch-size={}"
+    ) -> Evaluation:
+        """Run the model over a split, in the precision of its training.
+
+        `advice` is shown if memory runs out; see `evaluate_fitting`.
+        """
+        loader = make_loader(
+            part,
+            self.info,
+            batch_size=batch_size,
+            augment=None,
+            seed=0,
+            device=self.device,
+            shuffle=False,
+            workers=self._config.data.workers,
+        )
+        on_gpu = self.device.type == "cuda"
+        precision = PRECISIONS[self._config.train.precision] if on_gpu else None
+        result = evaluate_fitting(
+            self.model,
+            loader,
+            ranks=Ranks(device=self.device),
+            autocast=precision,
+            advice=advice,
+        )
+        if not math.isfinite(result.loss):
+            with torch.autocast(self.device.type, precision, enabled=precision is not None):
+                raise outputs_error(self.model, (batch.images for batch in loader.epoch(0)))
+        return result
+
+
+def _check(argument: str, value: str, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise UnknownNameError(argument, value, get_args(choices))
+
+
+def _which(weights: str | None) -> Which | None:
+    if weights is not None:
+        _check("weights", weights, Which)
+    return cast(Which | None, weights)
+
+
+def _device(device: str) -> DeviceChoice:
+    _check("device", device, DeviceChoice)
+    return cast(DeviceChoice, device)

@@ -1,0 +1,149 @@
+"""Optimizers by name, and which parameters have weight decay.
+
+Every optimizer skips its update, on the device, while its `found_inf` tensor is 1. A non-finite
+gradient therefore never reaches the weights, and the host does not wait for the device. AdamW, Adam
+and SGD are torch's fused versions, which support this. Muon updates the hidden matrices of the
+blocks, AdamW the rest. Lion is arXiv:2302.06675, algorithm 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from saccade.config import OptimConfig
+from saccade.train.muon import BatchedMuon, MaskedMuon
+
+__all__ = [
+    "Lion",
+    "build_optimizers",
+    "hidden_matrices",
+    "make_capturable",
+    "undecayed",
+    "update_learning_rate",
+]
+
+Params = Iterable[Tensor] | Iterable[dict[str, Any]]
+
+
+class Lion(Optimizer):
+    """The Lion optimizer: sign of the interpolated momentum, with decoupled weight decay."""
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._update(p, p.grad, group)
+        return loss
+
+    def _update(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
+        if "momentum" not in self.state[p]:
+            self.state[p]["momentum"] = torch.zeros_like(p)
+        momentum = self.state[p]["momentum"]
+        beta1, beta2 = group["betas"]
+        update = momentum.lerp(grad, 1 - beta1).sign_().add_(p, alpha=group["weight_decay"])
+        decayed = momentum.lerp(grad, 1 - beta2)
+        if (found_inf := getattr(self, "found_inf", None)) is not None:
+            update = torch.where(found_inf > 0, 0.0, update)
+            decayed = torch.where(found_inf > 0, momentum, decayed)
+        p.sub_(update * group["lr"])
+        momentum.copy_(decayed)
+
+
+def undecayed(model: nn.Module) -> set[str]:
+    """Names of the parameters without weight decay: vectors, and those that the model lists."""
+    listed: set[str] = getattr(model, "no_weight_decay", set)()
+    return listed | {name for name, p in model.named_parameters() if p.ndim <= 1}
+
+
+def hidden_matrices(model: nn.Module) -> set[str]:
+    """Names of the 2-D weights inside the blocks, which Muon updates."""
+    spared = undecayed(model)
+    return {
+        name
+        for name, p in model.named_parameters()
+        if p.ndim == 2 and name.startswith("blocks.") and name not in spared
+    }
+
+
+def build_optimizers(
+    model: nn.Module, optim: OptimConfig, *, fused: bool = True
+) -> list[Optimizer]:
+    """The optimizers of the configuration: one, or Muon and AdamW.
+
+    Args:
+        model: The unwrapped network; its parameter names decide the groups.
+        optim: The name and the settings.
+        fused: Use one kernel for all weights; must be False for sharded weights.
+    """
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if optim.name != "muon":
+        return [_build(optim.name, _groups(named, undecayed(model), optim), optim, fused)]
+    hidden = hidden_matrices(model)
+    rest = {name: p for name, p in named.items() if name not in hidden}
+    group = {
+        "params": [p for name, p in named.items() if name in hidden],
+        "base_lr": optim.muon_lr,
+        "weight_decay": optim.weight_decay,
+    }
+    kind = BatchedMuon if fused else MaskedMuon
+    muon = kind([group], lr=optim.muon_lr, momentum=optim.momentum, nesterov=optim.nesterov)
+    return [muon, _build("adamw", _groups(rest, undecayed(model), optim), optim, fused)]
+
+
+def update_learning_rate(optimizers: Iterable[Optimizer], factor: float) -> None:
+    """Set every group's learning rate to its base times `factor`, in place if it is a tensor."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(group["base_lr"] * factor)
+            else:
+                group["lr"] = group["base_lr"] * factor
+
+
+def make_capturable(optimizers: Iterable[Optimizer], device: torch.device) -> None:
+    """Keep values that change between steps in device tensors, for capture in a CUDA graph."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=device)
+            if "capturable" in group:
+                group["capturable"] = True
+
+
+def _groups(
+    named: Mapping[str, Tensor], spared: set[str], optim: OptimConfig
+) -> list[dict[str, Any]]:
+    decayed = [p for name, p in named.items() if name not in spared]
+    others = [p for name, p in named.items() if name in spared]
+    groups = [(decayed, optim.weight_decay), (others, 0.0)]
+    return [
+        {"params": params, "weight_decay": decay, "base_lr": optim.lr}
+        for params, decay in groups
+        if params
+    ]
+
+
+def _build(name: str, groups: list[dict[str, Any]], optim: OptimConfig, fused: bool) -> Optimizer:
+    if name == "lion":
+        return Lion(groups, lr=optim.lr, betas=optim.betas)
+    if name == "sgd":
+        nesterov = optim.nesterov
+        return SGD(groups, lr=optim.lr, momentum=optim.momentum, nesterov=nesterov, fused=fused)
+    kind = AdamW if name == "adamw" else Adam
+    return kind(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=fused)

@@ -1,0 +1,144 @@
+"""Models written by `save_pretrained`: the record of their training, and how to open them.
+
+`describe_run` makes the record for the model card and `config.json`. `open_saved_model` and
+`load_saved_data` do for a saved model what `load_weights` and `load_run_data` do for a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from saccade.config import Config, DataConfig, make_config
+from saccade.data import DatasetInfo, Splits, load_splits
+from saccade.errors import ConfigError, DataError
+from saccade.models import VisionTransformer
+from saccade.models import load_model as load_saved
+from saccade.models.hub import CONFIG_FILE, HubModel, read_config, training_record
+from saccade.models.model_card import fingerprint
+from saccade.runs import RunFolder
+from saccade.train.run_data import data_differences
+
+__all__ = [
+    "data_of",
+    "describe_run",
+    "is_saved_model",
+    "load_saved_data",
+    "open_saved_model",
+    "other_data",
+]
+
+
+def is_saved_model(path: RunFolder | str | Path) -> bool:
+    """True if the path is a folder of `save_pretrained` and not a run folder."""
+    if isinstance(path, RunFolder):
+        return False
+    return (Path(path) / CONFIG_FILE).is_file() and not RunFolder(path).exists()
+
+
+def describe_run(
+    run: RunFolder, model: HubModel, info: DatasetInfo, which: Literal["best", "last"]
+) -> dict[str, Any]:
+    """The record of the training of a run's weights, as JSON values without local paths."""
+    config, summary, status = run.config(), run.summary(), run.status()
+    values = config.model_dump(mode="json", exclude={"search", "tune"})
+    values["data"]["root"] = None
+    machine, accuracy = run.environment(), _accuracy(summary, which)
+    kept = ("saccade", "device", "time", "git_revision")
+    return {
+        "data": {
+            "name": info.name,
+            "num_classes": info.num_classes,
+            "image_size": list(info.image_size),
+            "channels": info.channels,
+        },
+        "config": values,
+        "environment": {name: str(machine[name]) for name in kept if machine.get(name)},
+        "seed": config.run.seed,
+        "weights": which,
+        "epochs": config.train.epochs,
+        "epochs_done": int(status.get("epoch", summary.get("epochs", 0))),
+        "result": None
+        if accuracy is None
+        else {"accuracy": accuracy, "count": summary["test_count"]},
+        "fingerprint": fingerprint(model.state_dict()),
+    }
+
+
+def _accuracy(summary: Mapping[str, Any], which: str) -> float | None:
+    """The test accuracy of one set of weights; None if the run did not measure it."""
+    if "test_count" not in summary:
+        return None
+    selected = summary.get("test_accuracy") if summary.get("selected") == which else None
+    found = summary.get(f"test_accuracy_{which}", selected)
+    return None if found is None else float(found)
+
+
+def open_saved_model(path: str | Path) -> tuple[VisionTransformer, DatasetInfo, Config]:
+    """Load a saved image classifier, its data description and its training configuration.
+
+    Raises:
+        ConfigError: The model is not an image classifier, or its training record is broken.
+    """
+    model = load_saved(path)
+    if not isinstance(model, VisionTransformer):
+        raise ConfigError(f"{str(path)!r} must hold an image model, got {type(model).__name__}")
+    config = model.config
+    if not config.num_classes or not config.global_pool:
+        raise ConfigError(f"{str(path)!r} must hold a classifier, got a model without classes")
+    names = config.class_names or tuple(str(number) for number in range(config.num_classes))
+    trained = model.trained or {}
+    info = DatasetInfo(
+        str(trained["data"]["name"]) if trained else Path(path).name,
+        config.num_classes,
+        names,
+        config.img_size,
+        config.in_chans,
+        config.mean,
+        config.std,
+    )
+    return model, info, make_config(trained.get("config", {}), source=str(Path(path) / CONFIG_FILE))
+
+
+def data_of(path: str | Path, *, name: str | None = None, root: Path | None = None) -> DataConfig:
+    """The data to evaluate a saved model on: its training data set, or the named one.
+
+    Args:
+        path: The folder of `save_pretrained`.
+        name: The name of another data set.
+        root: The folder of the data.
+
+    Raises:
+        ConfigError: No data set is named, and the model has no record of its training data.
+    """
+    record, where = read_config(Path(path)), Path(path) / CONFIG_FILE
+    trained = training_record(record, where)
+    if name is None:
+        if trained is None:
+            raise ConfigError(
+                f"{str(path)!r} does not say what it was trained on: name the data, as in --data "
+                "cifar10, or --data folder --data-root DIR"
+            )
+        config = make_config(trained["config"], source=str(where))
+        return config.data.model_copy(update={"root": root})
+    size = record.get("img_size")
+    return other_data(name, root, size[0] if isinstance(size, list) and size else None)
+
+
+def other_data(name: str, root: Path | None, side: int | None) -> DataConfig:
+    """A data set by name; its images are resized to `side` if they have no fixed size."""
+    is_sized = name in ("folder", "shapes") or ":" in name
+    return DataConfig(name=name, root=root, image_size=side if is_sized else None)
+
+
+def load_saved_data(path: str | Path, info: DatasetInfo, data: DataConfig) -> Splits:
+    """Load data for a saved model.
+
+    Raises:
+        DataError: The data cannot be loaded, or has other classes or image sizes than the model.
+    """
+    splits = load_splits(data)
+    if faults := data_differences(info, splits.info):
+        raise DataError(f"{data.name!r} does not fit the model {str(path)!r}: {', '.join(faults)}")
+    return splits
