@@ -185,7 +185,7 @@ class Trainer:
             val_loss=validation.loss if validation else None,
             val_accuracy=validation.accuracy if validation else None,
             lr=lr,
-            seconds=round(seconds, 3),
+            seconds=round(seconds, 6),
             img_per_s=round(images / seconds, 1),
         )
         self.write_status("running")

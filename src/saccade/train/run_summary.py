@@ -23,7 +23,7 @@ def median_speed(
     if not speeds:
         return {"seconds_per_epoch": None, "img_per_s": None}
     img_per_s = statistics.median(speeds[1:] or speeds)  # the first epoch warms up
-    return {"seconds_per_epoch": round(images_per_epoch / img_per_s, 4), "img_per_s": img_per_s}
+    return {"seconds_per_epoch": round(images_per_epoch / img_per_s, 6), "img_per_s": img_per_s}
 
 
 def last_val_accuracy(epochs: Sequence[Mapping[str, Any]], last: int) -> float | None:
