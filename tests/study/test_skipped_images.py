@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from saccade.report.collect import collect
 from saccade.report.findings import find
 from saccade.runs import RunFolder
 from saccade.study.comparison import ComparisonFolder
+from saccade.train.run_data import load_run_data
 from tests.cli.conftest import Saccade, fresh
 from tests.data.pictures import picture, save, truncate
 from tests.train.tiny_runs import tiny
@@ -134,6 +136,28 @@ def test_evaluate_and_explain_report_the_number_of_skipped_images(
     assert code == 0, err
     mistakes = json.loads(out.splitlines()[-1])["mistakes"]
     assert len(mistakes) == found["count"] - found["correct"]
+
+
+def test_samples_leave_out_training_images_that_could_not_be_read(
+    recipe: Path, tmp_path: Path, saccade: Saccade
+) -> None:
+    root = tmp_path / "my-images"
+    shutil.copytree(recipe.parent / "my-images", root)
+    for i in (8, 12, 19):
+        truncate(root / "train" / "cat" / f"{i}.png")
+    words = [f"data.root={root}", "--out", tmp_path / "run", "--quiet"]
+    code, _, err = saccade("train", recipe, *words)
+    assert code == 0, err
+    code, out, err = saccade(
+        "explain", tmp_path / "run", "--data", "--out", tmp_path / "out", "--json"
+    )
+    assert code == 0, err
+    samples = json.loads(out.splitlines()[0])
+    run = RunFolder(tmp_path / "run")
+    files = load_run_data(run, parts=("train",)).train.files
+    shown = {files.names[int(name.removeprefix("train:"))] for name in samples["images"]}
+    assert len(shown) == len(samples["classes"]) < 24
+    assert not shown & {f"train/cat/{i}.png" for i in (8, 12, 19)}
 
 
 def test_page_of_loose_runs_has_the_same_counts(

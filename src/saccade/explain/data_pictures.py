@@ -66,7 +66,7 @@ def data_pictures(
 
 
 def _samples(name: str, config: Config, splits: Splits) -> DataPicture:
-    """The first images of the first epoch, as stored and as given to the model."""
+    """The first images of the first epoch that can be read, as stored and as given to the model."""
     loader = make_loader(
         splits.train,
         splits.info,
@@ -76,12 +76,13 @@ def _samples(name: str, config: Config, splits: Splits) -> DataPicture:
         device="cpu",
         shuffle=True,
     )
-    batch = next(loader.epoch(0))
-    places, names = batch.index.tolist(), splits.info.class_names
+    batch, names = next(loader.epoch(0)), splits.info.class_names
+    shown = [row for row, is_read in enumerate(batch.valid.tolist()) if is_read]
+    places = batch.index[shown].tolist()
     stored = [pixels_at(splits.train, place).float() / 255 for place in places]
     labels = [names[int(splits.train.labels[place])] for place in places]
-    targets = [_target_name(target, names) for target in batch.targets]
-    trained = list(denormalize(batch.images, splits.info))
+    targets = [_target_name(target, names) for target in batch.targets[shown]]
+    trained = list(denormalize(batch.images[shown], splits.info))
     sides = {
         "as stored": list(zip(stored, labels, strict=True)),
         describe_augmentation(config.augment): list(zip(trained, targets, strict=True)),
