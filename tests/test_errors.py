@@ -10,7 +10,7 @@ from saccade.errors import ConfigError, UnknownNameError, near_matches
 from saccade.layers import ATTENTIONS
 from saccade.models import SequenceConfig, ViTConfig, create_model
 from saccade.registry import Registry
-from saccade.synonyms import MODEL_FIELDS, RUN_KEYS
+from saccade.synonyms import MODEL_FIELDS, RUN_KEYS, WITHOUT_COUNTERPART
 
 KEYS = [
     *("train.epochs", "train.device", "train.precision", "train.ema_decay", "data.root"),
@@ -63,9 +63,17 @@ def test_names_of_training_scripts_lead_to_keys_that_exist(name: str) -> None:
     }
 
 
+@pytest.mark.parametrize("name", sorted(WITHOUT_COUNTERPART))
+def test_foreign_names_without_a_counterpart_suggest_nothing(name: str) -> None:
+    assert near_matches(name, FIELDS) == []
+    assert similar_keys(f"model.overrides.{name}") == []
+    assert near_matches(name, [name, f"{name}s"]) != []
+
+
 def test_no_own_name_is_listed_as_a_foreign_one() -> None:
     own = set(FIELDS) | set(OPTIONS)
-    assert not own & set(MODEL_FIELDS)
+    assert not own & (set(MODEL_FIELDS) | WITHOUT_COUNTERPART)
+    assert not WITHOUT_COUNTERPART & (set(MODEL_FIELDS) | set(RUN_KEYS))
     keys = {key for field in Config.model_fields.values() for key in _keys(field.annotation)}
     assert not keys & set(RUN_KEYS)
     assert not set(MODEL_FIELDS) & set(RUN_KEYS)
@@ -125,3 +133,10 @@ def test_an_unknown_key_ends_its_sentence() -> None:
         load_config("digits-quick", ["optim.zzz=1"])
     with pytest.raises(ConfigError, match=r"'optim\.lrr'; did you mean 'optim\.lr'\? Accepted: "):
         load_config("digits-quick", ["optim.lrr=1"])
+
+
+def test_an_unknown_name_ends_its_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"^unknown global_pool 'zz'\. Known: '', avg, map, tok"):
+        create_model("vit_cifar", global_pool="zz")
+    with pytest.raises(ConfigError, match=r"^unknown thing 'pleas': did you mean 'please'\? Known"):
+        raise UnknownNameError("thing", "pleas", ["please"])

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
 
-from saccade.synonyms import synonyms
+from saccade.synonyms import has_no_counterpart, synonyms
 
 __all__ = [
     "MAX_VALUE",
@@ -134,15 +134,15 @@ class UnknownNameError(ConfigError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(known)
         near = near_matches(str(name), known)
-        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+        hint = f": did you mean {' or '.join(map(repr, near))}?" if near else "."
         shown = shorten(repr(name), MAX_VALUE)
-        super().__init__(f"unknown {kind} {shown}: {hint}Known: {listed(known)}.")
+        super().__init__(f"unknown {kind} {shown}{hint} Known: {listed(known)}.")
         self.kind, self.name, self.near = kind, name, near
 
 
 def listed(names: Iterable[str]) -> str:
-    """Join names with commas; names beyond `MAX_LIST_CHARS` are only counted."""
-    names = list(names)
+    """Join names with commas; names beyond `MAX_LIST_CHARS` are only counted. "" becomes ''."""
+    names = [name or "''" for name in names]
     room, shown = MAX_LIST_CHARS, 0
     while shown < len(names) and len(names[shown]) + 2 <= room:
         room -= len(names[shown]) + 2
@@ -211,9 +211,9 @@ def near_matches(name: str, known: Iterable[str]) -> list[str]:
     Otherwise known names with a similar spelling are returned, except those much less similar than
     the best. A shared section, such as `train` in `train.epochs`, does not count as similarity.
     """
-    if len(name) > MAX_NAME:
-        return []
     known = list(known)
+    if len(name) > MAX_NAME or (has_no_counterpart(name) and name not in known):
+        return []
     if meant := [other for other in synonyms(name) if other in known and other != name]:
         return meant[:3]
     near = get_close_matches(name, known, n=len(known) or 1, cutoff=0.6)

@@ -6,7 +6,7 @@ Errors about unknown names suggest these synonyms before similar spellings. Spel
 
 from __future__ import annotations
 
-__all__ = ["synonyms"]
+__all__ = ["has_no_counterpart", "synonyms"]
 
 MODEL_FIELDS: dict[str, tuple[str, ...]] = {
     "hidden_size": ("embed_dim",),
@@ -165,6 +165,28 @@ RUN_KEYS: dict[str, tuple[str, ...]] = {
 }
 """Foreign name -> keys of a run's configuration, or options of the command line."""
 
+WITHOUT_COUNTERPART = frozenset(
+    {
+        "attn_pool",
+        "block_fn",
+        "eval_strategy",
+        "hidden_sizes",
+        "mask_ratio",
+        "norm_layer",
+        "num_key_value_heads",
+        "num_patches",
+        "output_attentions",
+        "patch_drop_rate",
+        "pre_norm",
+        "qk_norm",
+        "rope",
+        "scale_attn_norm",
+        "scale_mlp_norm",
+        "use_mask_token",
+    }
+)
+"""Foreign names of things that saccade does not have. Names that are spelled alike mean others."""
+
 OVERRIDES = "model.overrides."
 _OWN_FIELDS = {field for fields in MODEL_FIELDS.values() for field in fields}
 
@@ -175,6 +197,15 @@ def synonyms(name: str) -> list[str]:
     Args:
         name: The name. Dashes, capitals and a section prefix are ignored.
     """
-    word = name.strip("-").rpartition(".")[2].replace("-", "_").lower()
+    word = _word(name)
     fields = list(MODEL_FIELDS.get(word, (word,) if word in _OWN_FIELDS else ()))
     return [*RUN_KEYS.get(word, ()), *fields, *(f"{OVERRIDES}{field}" for field in fields)]
+
+
+def has_no_counterpart(name: str) -> bool:
+    """True if another library uses the name for something that saccade does not have."""
+    return _word(name) in WITHOUT_COUNTERPART
+
+
+def _word(name: str) -> str:
+    return name.strip("-").rpartition(".")[2].replace("-", "_").lower()

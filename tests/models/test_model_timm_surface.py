@@ -76,7 +76,8 @@ def test_the_configuration_names_the_layers_that_it_says() -> None:
 def test_attributes_that_timm_reads_are_timms() -> None:
     theirs, ours = twins()
     names = ("num_features", "head_hidden_size", "embed_dim", "num_classes", "global_pool")
-    for name in (*names, "num_prefix_tokens"):
+    tokens = ("num_prefix_tokens", "num_reg_tokens", "reg_token", "has_class_token")
+    for name in (*names, *tokens, "no_embed_class", "dynamic_img_size"):
         assert getattr(ours, name) == getattr(theirs, name), name
     features = ours.forward_head(ours.forward_features(images()), pre_logits=True)
     assert features.shape == (2, ours.head_hidden_size)

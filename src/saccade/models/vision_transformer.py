@@ -50,6 +50,10 @@ class VisionTransformer(Transformer):
             config.stem_dim,
         )
         self.patch_embed.strict_img_size = not config.dynamic_img_size
+        # read by timm's functions and by code written for its models
+        self.has_class_token, self.num_reg_tokens, self.reg_token = config.class_token, 0, None
+        self.no_embed_class = config.no_embed_class
+        self.dynamic_img_size = config.dynamic_img_size
         self.set_positions(self._new_positions(self.patch_embed.grid_size))
         self._init_weights()
 
