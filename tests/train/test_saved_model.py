@@ -71,6 +71,10 @@ def test_saved_files_contain_no_local_path(tmp_path: Path) -> None:
         text = (tmp_path / "model" / name).read_text()
         assert str(tmp_path) not in text
         assert "folder" in text
+    assert "\nsaccade evaluate FOLDER --data-root DIR\n" in text
+    assert "- name: vit_micro_patch4_32, softmax\n" in text  # metadata is not Markdown
+    with pytest.raises(ConfigError, match=r"trained on a folder of images.* --data-root DIR$"):
+        evaluate_run(tmp_path / "model")
     again = evaluate_run(
         tmp_path / "model", split="train", data=config.data.model_copy(update={"workers": 0})
     )

@@ -54,14 +54,14 @@ def make_card(model: HubModel, state: Mapping[str, Tensor]) -> ModelCard:
     )
     sections = {
         "": _summary(model),
-        "Use": _use(model),
+        "Use": _use(model, trained),
         "Training data": _data(trained),
         "Recipe": _recipe(trained),
         "Accuracy": _accuracy(trained, is_measured=is_measured),
         "Limits": _limits(model, trained),
     }
     parts = [f"## {title}\n\n{text}" if title else text for title, text in sections.items()]
-    body = "\n\n".join([f"# {_title(model)}", *parts])
+    body = "\n\n".join([f"# {_plain(_name(model))}", *parts])
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{body}\n")
 
 
@@ -100,11 +100,11 @@ def _results(model: HubModel, trained: Mapping[str, Any]) -> dict[str, Any]:
         metric_type="accuracy",
         metric_value=trained["result"]["accuracy"],
     )
-    return {"model_name": _title(model), "eval_results": [result], "metrics": ["accuracy"]}
+    return {"model_name": _name(model), "eval_results": [result], "metrics": ["accuracy"]}
 
 
-def _title(model: HubModel) -> str:
-    return f"{_plain(model.name or model.architecture)}, {model.config.attention}"
+def _name(model: HubModel) -> str:
+    return f"{model.name or model.architecture}, {model.config.attention}"
 
 
 def _summary(model: HubModel) -> str:
@@ -149,11 +149,14 @@ def _plain(text: object) -> str:
     return "".join(f"\\{c}" if c in r"\`*_{}[]<>()#|!" else c for c in line)
 
 
-def _use(model: HubModel) -> str:
+def _use(model: HubModel, trained: Mapping[str, Any]) -> str:
     code = f"import saccade\n\nmodel = saccade.{model.architecture}.from_pretrained(FOLDER_OR_ID)"
     text = f"```python\n{code}\n```"
     if isinstance(model.config, ViTConfig) and _is_classifier(model):
-        text += "\n\n```\nsaccade predict FOLDER image.png\nsaccade evaluate FOLDER\n```"
+        is_folder = trained.get("config", {}).get("data", {}).get("name") == "folder"
+        data = "" if trained else " --data NAME"
+        data = " --data-root DIR" if is_folder else data
+        text += f"\n\n```\nsaccade predict FOLDER image.png\nsaccade evaluate FOLDER{data}\n```"
     return text
 
 

@@ -110,7 +110,8 @@ def data_of(path: str | Path, *, name: str | None = None, root: Path | None = No
         root: The folder of the data.
 
     Raises:
-        ConfigError: No data set is named, and the model has no record of its training data.
+        ConfigError: No data set is named, and the model has no record of its training data, or it
+            was trained on a folder and `root` is None.
     """
     record, where = read_config(Path(path)), Path(path) / CONFIG_FILE
     trained = training_record(record, where)
@@ -121,6 +122,11 @@ def data_of(path: str | Path, *, name: str | None = None, root: Path | None = No
                 "cifar10, or --data folder --data-root DIR"
             )
         config = make_config(trained["config"], source=str(where))
+        if config.data.name == "folder" and root is None:
+            raise ConfigError(
+                f"{str(path)!r} was trained on a folder of images, whose place it does not record: "
+                "name the folder, as in --data-root DIR"
+            )
         return config.data.model_copy(update={"root": root})
     size = record.get("img_size")
     return other_data(name, root, size[0] if isinstance(size, list) and size else None)
