@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from saccade.predictions import Predictions
 from saccade.results import TestedRun, results_of, skipped_note
+from saccade.runs import Predictions
 from saccade.stats import accuracy_interval, paired_difference
 
 TARGET = np.arange(40) % 4

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from saccade.predictions import Predictions
+from saccade.runs import Predictions
 from saccade.stats import (
     Scatter,
     accuracy_interval,

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from saccade.config import AugmentConfig
 from saccade.data import load_splits
 from saccade.explain.data_figures import _heading
 from saccade.explain.data_pictures import describe_augmentation
@@ -15,9 +16,7 @@ from saccade.explain.misclassified import (
     confused_pairs,
     predictions_of,
 )
-from saccade.predictions import Predictions
-from saccade.runs import RunFolder
-from saccade.sections import AugmentConfig
+from saccade.runs import Predictions, RunFolder
 from saccade.train import train
 from tests.cli.conftest import Saccade
 from tests.data.pictures import digits_folder

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from saccade.overlap import TOGETHER, trained_together
 from saccade.report.collect import collect
 from saccade.report.findings import find
 from saccade.report.write import write_report
-from saccade.runs import RunFolder
+from saccade.runs import TOGETHER, RunFolder, trained_together
 from tests.report.made_runs import ENVIRONMENT, make_run, write_record
 
 HOUR = 3600

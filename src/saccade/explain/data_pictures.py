@@ -20,8 +20,7 @@ from saccade.explain.misclassified import (
     predictions_of,
 )
 from saccade.explain.sheet import Sheet
-from saccade.predictions import Predictions
-from saccade.runs import RunFolder
+from saccade.runs import Predictions, RunFolder
 from saccade.train.run_data import load_run_data
 
 __all__ = ["DataPicture", "data_pictures"]

@@ -8,8 +8,7 @@ import numpy as np
 
 from saccade.data import Split
 from saccade.errors import DataError
-from saccade.predictions import Predictions, read_predictions
-from saccade.runs import RunFolder
+from saccade.runs import Predictions, RunFolder, read_predictions
 from saccade.train.inference import Predictor
 
 __all__ = [

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from saccade.predictions import Predictions
 from saccade.report.groups import Group
+from saccade.runs import Predictions
 
 __all__ = ["ClassCounts", "Reliability", "class_counts", "reliability"]
 

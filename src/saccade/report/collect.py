@@ -17,10 +17,15 @@ from typing import Any
 from saccade.config import Config
 from saccade.errors import ConfigError, DamagedRunError
 from saccade.io import read_json
-from saccade.overlap import trained_together
-from saccade.predictions import Predictions, read_predictions
 from saccade.results import TestedRun
-from saccade.runs import PREDICTIONS, RunFolder, find_runs
+from saccade.runs import (
+    PREDICTIONS,
+    Predictions,
+    RunFolder,
+    find_runs,
+    read_predictions,
+    trained_together,
+)
 
 __all__ = ["Evidence", "LeftOut", "Run", "collect", "number", "plain"]
 

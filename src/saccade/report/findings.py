@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from saccade.overlap import TOGETHER
 from saccade.report.collect import Evidence, number, plain
 from saccade.report.groups import Group, group_runs
 from saccade.results import Accuracy, Claim, Results, results_of, shared_rate_note, skipped_note
+from saccade.runs import TOGETHER
 
 __all__ = ["Findings", "Row", "find"]
 

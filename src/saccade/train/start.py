@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
-from saccade.checkpoints import Checkpoint
 from saccade.config import Config, differences
 from saccade.data.decoding import is_lost_worker
 from saccade.environment import describe_run
@@ -30,7 +29,7 @@ from saccade.errors import (
     writing_error,
 )
 from saccade.io import make_folder
-from saccade.runs import NO_MANIFEST, RunFolder
+from saccade.runs import NO_MANIFEST, Checkpoint, RunFolder
 from saccade.train.build import describe_data
 from saccade.train.cost import describe_cost
 from saccade.train.distributed import Ranks, connect

@@ -30,8 +30,7 @@ from saccade.io import (
     write_json,
     write_new,
 )
-from saccade.overlap import trained_together
-from saccade.runs import PREDICTIONS, RunFolder
+from saccade.runs import PREDICTIONS, RunFolder, trained_together
 from saccade.study.attempts import Attempts
 from saccade.study.claims import Claims
 from saccade.study.comparison.fairness import LOCAL

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from saccade.config import Config
+from saccade.config import Config, TuneConfig
 from saccade.data.folder_recipe import resolve_recipe
 from saccade.errors import ConfigError
 from saccade.layers import ATTENTIONS
-from saccade.sections import TuneConfig
 from saccade.study.comparison.fairness import check_overrides, check_settings
 
 __all__ = ["DEFAULT_SEEDS", "Job", "Plan", "make_plan"]

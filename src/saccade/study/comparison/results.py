@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from saccade.errors import ConfigError
-from saccade.overlap import TOGETHER
-from saccade.predictions import Predictions, read_predictions
 from saccade.results import (
     Accuracy,
     Answers,
@@ -21,7 +19,7 @@ from saccade.results import (
     shared_rate_note,
     skipped_note,
 )
-from saccade.runs import RunFolder
+from saccade.runs import TOGETHER, Predictions, RunFolder, read_predictions
 from saccade.stats import CONFIDENCE
 from saccade.study.comparison.fairness import UnfairError, check_run, check_together
 from saccade.study.comparison.folder import VERSION, ComparisonFolder

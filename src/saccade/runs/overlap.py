@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from saccade.errors import ConfigError
-from saccade.runs import RunFolder
+from saccade.runs.folder import RunFolder
 
 __all__ = ["TOGETHER", "trained_together"]
 

@@ -15,16 +15,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from saccade.errors import (
-    MAX_VALUE,
-    ConfigError,
-    UnknownNameError,
-    listed,
-    near_matches,
-    shorten,
-)
-from saccade.io import decode_text, parse_yaml, read_yaml
-from saccade.sections import (
+from saccade.config.sections import (
     CANDIDATES,
     AugmentConfig,
     DataConfig,
@@ -37,21 +28,20 @@ from saccade.sections import (
     TrainConfig,
     TuneConfig,
 )
+from saccade.errors import (
+    MAX_VALUE,
+    ConfigError,
+    UnknownNameError,
+    listed,
+    near_matches,
+    shorten,
+)
+from saccade.io import decode_text, parse_yaml, read_yaml
 from saccade.synonyms import synonyms
 from saccade.upgrades import CONFIG_VERSION, former_attention_options, former_overrides
 
 __all__ = [
-    "CONFIG_VERSION",
-    "AugmentConfig",
     "Config",
-    "DataConfig",
-    "ModelConfig",
-    "OptimConfig",
-    "Range",
-    "RunConfig",
-    "SearchSpace",
-    "TrainConfig",
-    "TuneConfig",
     "differences",
     "dump_config",
     "keys_called",

@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from saccade.checkpoints import MAX_COPIED, METRICS, Checkpoint, parse_rows
 from saccade.config import Config, dump_config, parse_config, with_values
 from saccade.errors import ConfigError, DamagedRunError, RunLockedError, TakenOver, reading_error
 from saccade.io import (
@@ -51,7 +50,8 @@ from saccade.io import (
     write_file,
     write_json,
 )
-from saccade.manifest import MANIFEST, Manifest, contradiction, write_manifest
+from saccade.runs.checkpoints import MAX_COPIED, METRICS, Checkpoint, parse_rows
+from saccade.runs.manifest import MANIFEST, Manifest, contradiction, write_manifest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

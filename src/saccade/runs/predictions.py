@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saccade.errors import ConfigError
-from saccade.runs import RunFolder
+from saccade.runs.folder import RunFolder
 
 __all__ = ["Predictions", "read_predictions"]
 

@@ -1,6 +1,6 @@
 """The sections of a configuration: every key, its default and its range.
 
-`saccade.config` builds them from YAML and overrides.
+`saccade.config.load` builds them from YAML and overrides.
 """
 
 from __future__ import annotations
