@@ -10,12 +10,9 @@ from pathlib import Path
 from saccade.errors import ConfigError, writing_error
 from saccade.io import make_folder, remove_leftovers, write_file
 from saccade.report.collect import LeftOut, collect
-from saccade.report.csv_format import as_csv
 from saccade.report.findings import Findings, find
-from saccade.report.html import as_html
-from saccade.report.latex import as_latex, latex_table
-from saccade.report.markdown import as_markdown
 from saccade.report.page import Page
+from saccade.report.render import as_csv, as_html, as_latex, as_markdown, latex_table
 from saccade.report.sections import compose
 
 __all__ = ["FORMATS", "Report", "write_report"]
