@@ -83,7 +83,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "saccade": __version__,
         "packages": {name: _version(name) for name in PACKAGES},
         "git_revision": _git_revision(),
-        "command": shlex.join(["saccade", *_without_folder(sys.argv[1:])]),
+        "command": shlex.join([*_program(), *_without_folder(sys.argv[1:])]),
     }
 
 
@@ -98,6 +98,17 @@ def describe_run(device: torch.device, world_size: int) -> dict[str, Any]:
     facts["world_size"] = world_size
     program = Path(sys.argv[0]).name.replace("__main__.py", "saccade")
     return facts | {"command": [program, *sys.argv[1:]]}
+
+
+def _program() -> list[str]:
+    """The start of the command line: `saccade`, or a script such as `python -m benchmarks.x`."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.name.startswith("benchmarks."):
+        return ["python", "-m", spec.name]
+    script = Path(sys.argv[0])
+    if script.parent.name == "benchmarks":
+        return ["python", f"benchmarks/{script.name}"]
+    return ["saccade"]
 
 
 def _without_folder(arguments: Sequence[str]) -> list[str]:

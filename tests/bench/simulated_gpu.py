@@ -9,11 +9,10 @@ from functools import partial
 
 import numpy as np
 
-from saccade.bench.analysis.crossover import HEAD_DIMS, CrossoverFindings
-from saccade.bench.analysis.crossover_budget import Budget
-from saccade.bench.analysis.crossover_lines import LINES, make_point
-from saccade.bench.analysis.crossover_measure import shape_on
-from saccade.bench.analysis.crossover_schedule import REACHES, Schedule
+from saccade.bench.crossover.lines import LINES, make_point
+from saccade.bench.crossover.measure import shape_on
+from saccade.bench.crossover.run import HEAD_DIMS, CrossoverFindings
+from saccade.bench.crossover.schedule import REACHES, Budget, Schedule
 
 FIRST_SHAPE_S, EVERY_SHAPE_S = 4.0, 0.5
 MEMORY_BYTES = 70 << 30

@@ -1,4 +1,4 @@
-"""`saccade analyze` in a real process: files, JSON, Ctrl-C, mistakes."""
+"""`saccade analyze` and the scripts of the other analyses in real processes."""
 
 import json
 import os
@@ -6,11 +6,13 @@ import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.waiting import PATIENCE_S
 
+ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "saccade", "analyze"]
 
 
@@ -35,31 +37,41 @@ def test_crossover_writes_what_it_prints(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("theme", "command"),
     [
-        "approximation",
-        pytest.param("crossover", marks=pytest.mark.slow),
-        pytest.param("scaling", marks=pytest.mark.slow),
+        ("approximation", ["-m", "benchmarks.approximation"]),
+        pytest.param(
+            "crossover", ["-m", "saccade", "analyze", "crossover"], marks=pytest.mark.slow
+        ),
+        pytest.param("scaling", ["-m", "benchmarks.scaling"], marks=pytest.mark.slow),
     ],
 )
-def test_ctrl_c_keeps_what_there_is(command, tmp_path):
+def test_ctrl_c_keeps_partial_results(theme, command, tmp_path):
     process = subprocess.Popen(
-        [*COMMAND, command, "--device", "cpu", "--json", "--out", str(tmp_path)],
+        [sys.executable, *command, "--device", "cpu", "--out", str(tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        cwd=ROOT,
         env=os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
     )
     assert process.stderr.readline().startswith("[")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE_S)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err
-    document = json.loads(out)
+    (path,) = tmp_path.glob(f"{theme}_cpu_*_partial.json")
+    document = json.loads(path.read_text())
     assert document["complete"] is False
     assert document.get("rows", document.get("points"))
-    (path,) = tmp_path.glob(f"{command}_cpu_*_partial.json")
-    assert json.loads(path.read_text()) == document
+    assert document["environment"]["command"].endswith(f"{theme} --device cpu")
     assert "Interrupted" in path.with_suffix(".md").read_text()
+
+
+def test_an_analysis_refuses_an_unknown_device():
+    command = [sys.executable, "-m", "benchmarks.scaling", "--device", "tpu"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 2
+    assert "device must be auto, cpu or cuda, got 'tpu'" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -67,8 +79,8 @@ def test_ctrl_c_keeps_what_there_is(command, tmp_path):
     [
         ("crossover --d 0", "d must be at least 1"),
         ("crossover --d many", "--d must be integers separated by commas, got 'many'"),
-        ("scaling --device tpu", "device must be auto, cpu or cuda, got 'tpu'"),
-        ("approximation --out /proc/nowhere", "--out /proc/nowhere"),
+        ("crossover --device tpu", "device must be auto, cpu or cuda, got 'tpu'"),
+        ("crossover --out /proc/nowhere", "--out /proc/nowhere"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, told, monkeypatch, capsys):

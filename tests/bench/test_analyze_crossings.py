@@ -4,13 +4,13 @@ from math import log
 
 import numpy as np
 import pytest
+from benchmarks.power_laws import fit_power_law
 
-from saccade.bench.analysis.crossings import (
+from saccade.bench.crossover.crossings import (
     all_crossings,
     bracket_crossing,
     find_crossing,
 )
-from saccade.bench.analysis.power_laws import fit_power_law
 from saccade.errors import ConfigError
 
 GRID = [64, 96, 128, 192, 256, 384, 512, 768, 1024]

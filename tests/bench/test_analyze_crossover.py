@@ -6,13 +6,13 @@ from itertools import pairwise
 import pytest
 import torch
 
-from saccade.bench.analysis import crossover, crossover_measure
-from saccade.bench.analysis.crossings import Crossing
-from saccade.bench.analysis.crossover_budget import MIN_ROUNDS
-from saccade.bench.analysis.crossover_lines import LINES
-from saccade.bench.analysis.crossover_plot import make_figure
-from saccade.bench.analysis.crossover_schedule import REACHES, lengths
 from saccade.bench.attention import MECHANISMS
+from saccade.bench.crossover import measure as crossover_measure
+from saccade.bench.crossover import run as crossover
+from saccade.bench.crossover.crossings import Crossing
+from saccade.bench.crossover.lines import LINES
+from saccade.bench.crossover.plot import make_figure
+from saccade.bench.crossover.schedule import MIN_ROUNDS, REACHES, lengths
 from saccade.bench.mechanisms import Mechanism, Operation, quadratic_flops
 from saccade.bench.shapes import Shape
 from saccade.ops import taylor_attention
@@ -69,7 +69,8 @@ def test_crossover_says_where_theory_is(crossed, tmp_path):
 
 def test_a_grid_ends_when_the_time_is_spent(crossed):
     assert {p.tokens for p in crossed.points} == {16, 64}
-    (remark,) = crossed.remarks
+    # A disturbance may add a remark on a form that seemed far too slow.
+    (remark,) = [remark for remark in crossed.remarks if "no time" in remark]
     told, named = remark.split(" N = ")
     assert told == "D = 8: no time for all forms at"
     assert {32, 128, 256} <= {int(n) for n in named.split(", ")}  # more, as the noise suggests

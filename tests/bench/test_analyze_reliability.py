@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from saccade.bench.analysis import crossover_measure
-from saccade.bench.analysis.crossover import CrossoverFindings, tell
-from saccade.bench.analysis.crossover_lines import LINES, make_point
+from saccade.bench.crossover import measure as crossover_measure
+from saccade.bench.crossover.lines import LINES, make_point
+from saccade.bench.crossover.run import CrossoverFindings, tell
 from saccade.bench.shapes import Shape
 from tests.bench.simulated_gpu import simulate
 

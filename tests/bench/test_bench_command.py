@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from saccade.bench.model import ModelCase, ModelResult, check_cases, run_models
-from saccade.bench.model_plan import MODEL_PRESETS, ModelPlan, make_cases, model_verdicts
+from saccade.bench.plan import MODEL_PRESETS, ModelPlan, make_cases, model_verdicts
 from saccade.bench.shapes import Grid
 from tests.waiting import PATIENCE_S
 

@@ -19,8 +19,8 @@ from saccade.report.comparison_figures import pareto, pareto_front
 from saccade.report.curves import accuracy_over_time, course, cut_accuracy, epoch_curves
 from saccade.report.findings import find
 from saccade.report.groups import Group, group_runs
-from saccade.report.render import as_html
 from saccade.report.inline_svg import VARIABLES, inline_svg
+from saccade.report.render import as_html
 from saccade.report.sections import compose
 from saccade.report.style import GRID, PIXELS_PER_INCH, Drawing, axes_style, draw, series_of
 from saccade.report.write import write_report

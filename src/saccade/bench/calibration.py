@@ -13,8 +13,7 @@ from pathlib import Path
 
 import torch
 
-from saccade.bench.crossover import crossover, times_over_tokens
-from saccade.bench.results import AttentionResult
+from saccade.bench.results import AttentionResult, crossover, times_over_tokens
 from saccade.bench.shapes import PASSES, Grid, Pass
 from saccade.errors import ConfigError
 from saccade.io import write_json

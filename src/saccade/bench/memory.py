@@ -1,8 +1,11 @@
 """Peak memory of one call beyond the memory allocated before it.
 
 On a GPU torch counts it. On the CPU it is the peak resident set (`VmHWM` of Linux) of a fresh
-process (`python -m saccade.bench.probe`), which runs the call once after a small warm-up call. One
-process can measure many calls, because it returns freed memory to the system at once.
+process, which runs the call once after a small warm-up call. One process can measure many calls,
+because it returns freed memory to the system at once.
+
+`python -m saccade.bench.memory KIND` is that process. KIND is `attention` or `model`. Stdin holds a
+JSON list of requests; each is answered with one line of JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["cuda_peak_mib", "probe_peak_mib", "probe_peaks_mib", "resident_peak_mib"]
+__all__ = ["cuda_peak_mib", "main", "probe_peak_mib", "probe_peaks_mib", "resident_peak_mib"]
 
 MIB = 1 << 20
 _STATUS = Path("/proc/self/status")
@@ -48,7 +51,7 @@ def probe_peaks_mib(kind: str, requests: Sequence[Mapping[str, Any]]) -> list[fl
     """The peaks of several requests, measured one after the other in one fresh process."""
     if not _STATUS.exists():
         raise RuntimeError(f"no {_STATUS} on this system")
-    command = [sys.executable, "-m", "saccade.bench.probe", kind]
+    command = [sys.executable, "-m", "saccade.bench.memory", kind]
     done = subprocess.run(
         command,
         input=json.dumps([dict(request) for request in requests]),
@@ -76,3 +79,43 @@ def _resident_mib(name: str) -> float:
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) / 1024
     raise RuntimeError(f"{_STATUS} has no {name}")
+
+
+WARM_UP_TOKENS = 64
+
+
+def _attention(request: Mapping[str, Any]) -> Callable[[], object]:
+    from saccade.bench.attention import make_call, prepare
+    from saccade.bench.shapes import Shape
+
+    shape = Shape(**request["shape"])
+    small = Shape(1, shape.heads, min(WARM_UP_TOKENS, shape.tokens), shape.head_dim)
+    calls = []
+    for size in (small, shape):
+        problem, operation = prepare(request["mechanism"], size, request["dtype"], "cpu")
+        calls.append(make_call(problem, operation, request["direction"]))
+    calls[0]()
+    return calls[1]
+
+
+def _model(request: Mapping[str, Any]) -> Callable[[], object]:
+    from saccade.bench.model import ModelCase, make_model_call
+
+    case = ModelCase(**request["case"])
+    small, call = (make_model_call(case, size, torch.device("cpu")) for size in (1, case.batch))
+    small()
+    return call
+
+
+def main() -> None:
+    """Answer the requests in order."""
+    make = {"attention": _attention, "model": _model}[sys.argv[1]]
+    for request in json.load(sys.stdin):
+        if request.get("threads") is not None:
+            torch.set_num_threads(request["threads"])
+        peak = resident_peak_mib(make(request))
+        sys.stdout.write(json.dumps({"peak_extra_mib": peak}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

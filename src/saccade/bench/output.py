@@ -9,9 +9,9 @@ from pathlib import Path
 
 from saccade.bench.model import ModelResult
 from saccade.bench.plots import draw
+from saccade.bench.presets import Verdict
 from saccade.bench.results import AttentionResult
 from saccade.bench.tables import Table, as_markdown
-from saccade.bench.targets import Verdict
 from saccade.errors import ConfigError
 from saccade.io import write_file
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from saccade.bench.crossover import crossover, times_over_tokens
-from saccade.bench.results import AttentionResult, Row
+from saccade.bench.results import AttentionResult, Row, crossover, times_over_tokens
 from saccade.io import write_file
 
-__all__ = ["draw"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["COLORS", "draw", "new_figure", "save_figure", "tidy"]
 
 # The palette of Okabe and Ito, which is distinguishable for color-blind readers.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B7A500", "#7F7F7F")
@@ -205,3 +207,28 @@ def _finish(figure: Any, grid: Any, styles: dict[str, Any], result: AttentionRes
     )
     lines = -(-len(shown) // columns)
     figure.tight_layout(rect=(0, (0.15 + 0.25 * lines) / height, 1, 1 - 0.05 / height))
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure of this size in inches, which needs no display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def tidy(axes: Any) -> None:
+    """Set a light grid and remove minor ticks and the box."""
+    axes.minorticks_off()
+    axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def save_figure(figure: Figure, stem: Path) -> list[Path]:
+    """Write `stem`.png and `stem`.svg; the SVG has no date, so equal figures give equal files."""
+    paths = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+    write_file(paths[0], partial(figure.savefig, format="png", dpi=130))
+    write_file(paths[1], partial(figure.savefig, format="svg", metadata={"Date": None}))
+    return paths

@@ -1,17 +1,28 @@
-"""The result of `saccade bench attention`: rows, environment, and the JSON format."""
+"""The result of `saccade bench attention`: rows, environment, JSON format, crossing points."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import exp, log
 from typing import Any, Literal
 
 from saccade.bench.shapes import Pass
 from saccade.errors import ConfigError
 from saccade.io import parse_json
 
-__all__ = ["AttentionResult", "Roof", "Row", "Status", "Timing", "is_unsteady"]
+__all__ = [
+    "AttentionResult",
+    "Roof",
+    "Row",
+    "Status",
+    "Timing",
+    "crossover",
+    "is_unsteady",
+    "softmax_crossovers",
+    "times_over_tokens",
+]
 
 FORMAT = "saccade.bench.attention"
 VERSION = 1
@@ -179,3 +190,51 @@ def _row(values: dict[str, Any]) -> Row:
     values = {name: value for name, value in values.items() if name != "speedup_over_softmax"}
     timing = values.pop("timing")
     return Row(**values, timing=None if timing is None else Timing(**timing))
+
+
+def crossover(slower: Mapping[int, float], faster: Mapping[int, float]) -> float | None:
+    """The smallest N from which `faster` is faster, up to the end of the grid.
+
+    Times between two N are interpolated linearly on log axes, which is exact for powers of N.
+
+    Args:
+        slower: Time by N of the mechanism that should be slower for large N.
+        faster: Time by N of the other mechanism.
+
+    Returns:
+        The crossing; the first N of the grid if `faster` is always faster; None if it is slower at
+        the last N.
+    """
+    grid = sorted(slower.keys() & faster.keys())
+    leads = [log(slower[tokens] / faster[tokens]) for tokens in grid]
+    if not grid or leads[-1] <= 0:
+        return None
+    last_loss = max((i for i, lead in enumerate(leads) if lead <= 0), default=None)
+    if last_loss is None:
+        return float(grid[0])
+    low, high = leads[last_loss], leads[last_loss + 1]
+    left, right = log(grid[last_loss]), log(grid[last_loss + 1])
+    return exp(left - low / (high - low) * (right - left))
+
+
+def times_over_tokens(rows: list[Row]) -> dict[int, float]:
+    """The medians by N of rows that differ only in N (and in B, which a token budget sets)."""
+    return {row.tokens: row.timing.median_ms for row in rows if row.timing is not None}
+
+
+def softmax_crossovers(result: AttentionResult) -> list[dict[str, object]]:
+    """For every mechanism, D and pass, the N from which it is faster than the fastest softmax."""
+    series: dict[tuple[str, int, str], list[Row]] = {}
+    for row in result.rows:
+        if row.family != "softmax" and row.timing is not None:
+            series.setdefault((row.mechanism, row.head_dim, row.direction), []).append(row)
+    found: list[dict[str, object]] = []
+    for (mechanism, head_dim, direction), rows in series.items():
+        softmax = {row.tokens: result.softmax_ms(row) for row in rows}
+        known = {tokens: ms for tokens, ms in softmax.items() if ms is not None}
+        if len(known) < 2:
+            continue
+        tokens = crossover(known, times_over_tokens(rows))
+        key = {"mechanism": mechanism, "head_dim": head_dim, "direction": direction}
+        found.append(key | {"tokens": tokens, "first_tokens": min(known)})
+    return found

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from saccade.bench.crossover import softmax_crossovers
-from saccade.bench.results import AttentionResult, Row, Timing
-from saccade.bench.targets import Verdict
+from saccade.bench.presets import Verdict
+from saccade.bench.results import AttentionResult, Row, Timing, softmax_crossovers
 
 __all__ = [
     "Table",

@@ -53,7 +53,7 @@ COMMANDS = {
     "list": "List models, attentions, datasets or recipes.",
     "report": "Write a report about finished runs.",
     "bench": "Benchmark attentions and models against other libraries.",
-    "analyze": "Analyze TaylorShift: crossover, norms, approximation.",
+    "analyze": "Find the number of tokens from which linear time pays.",
     "data": "Fetch and check data sets.",
     "doctor": "Show versions, hardware, extras and caches.",
 }

@@ -1,4 +1,4 @@
-"""`saccade analyze`: crossover length, growth of norms, distance from softmax attention."""
+"""`saccade analyze`: the number of tokens at which linear-time attention becomes faster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from saccade.cli.lists import numbers
 from saccade.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from saccade.bench.analysis.findings import Findings, Report
+    from saccade.bench.findings import Findings, Report
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=False)
 
@@ -25,7 +25,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 
 @app.callback()
 def _analyze() -> None:
-    """Analyze TaylorShift: crossover length, growth of norms, distance from softmax."""
+    """Analyze attention on this machine."""
 
 
 @app.command()
@@ -56,7 +56,7 @@ def crossover(
     """
     import torch
 
-    from saccade.bench.analysis.crossover import DTYPE, CrossoverFindings, run_crossover
+    from saccade.bench.crossover.run import DTYPE, CrossoverFindings, run_crossover
     from saccade.bench.shapes import Grid
     from saccade.environment import describe_environment, resolve_device
 
@@ -74,33 +74,11 @@ def crossover(
     _finish(findings, run, out, as_json=as_json)
 
 
-@app.command()
-def scaling(device: Device = "auto", out: Out = None, as_json: AsJson = False) -> None:
-    """Measure how norms of intermediate results grow with N and D, and compare with theory."""
-    from saccade.bench.analysis.scaling import ScalingFindings, run_scaling
-    from saccade.environment import describe_environment, resolve_device
-
-    chosen = resolve_device(device)
-    findings = ScalingFindings(describe_environment(chosen))
-    _finish(findings, lambda r: run_scaling(findings, chosen, report=r), out, as_json=as_json)
-
-
-@app.command()
-def approximation(device: Device = "auto", out: Out = None, as_json: AsJson = False) -> None:
-    """Measure each attention's distance from softmax over score magnitude, N, D and features."""
-    from saccade.bench.analysis.approximation import ApproximationFindings, run_approximation
-    from saccade.environment import describe_environment, resolve_device
-
-    chosen = resolve_device(device)
-    findings = ApproximationFindings(describe_environment(chosen))
-    _finish(findings, lambda r: run_approximation(findings, chosen, report=r), out, as_json=as_json)
-
-
 def _finish(
     findings: Findings, run: Callable[[Report], None], out: Path | None, *, as_json: bool
 ) -> None:
     """Run with a progress bar, then print and write the results, partial ones after Ctrl-C."""
-    from saccade.bench.analysis.findings import write_findings
+    from saccade.bench.findings import write_findings
     from saccade.bench.output import check_folder
     from saccade.environment import hardware_slug, resolve_device
 

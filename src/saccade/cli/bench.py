@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from saccade.bench.model import ModelResult, ModelRow
-    from saccade.bench.model_plan import ModelPlan
+    from saccade.bench.plan import ModelPlan
     from saccade.bench.presets import Preset
     from saccade.bench.results import AttentionResult, Row, Timing
 
@@ -152,7 +152,7 @@ def model(
     """Measure images/s and memory of models at any attention, image size and patch size."""
     import torch
 
-    from saccade.bench.model_plan import ModelPlan, make_cases, preset_plan
+    from saccade.bench.plan import ModelPlan, make_cases, preset_plan
     from saccade.environment import resolve_device
 
     chosen = resolve_device(device)
@@ -208,8 +208,8 @@ def _say_model(row: ModelRow, done: int, total: int) -> None:
 def _finish_models(
     result: ModelResult, plan: ModelPlan, device: torch.device, out: Path | None, *, as_json: bool
 ) -> None:
-    from saccade.bench.model_plan import model_verdicts
     from saccade.bench.output import write_model
+    from saccade.bench.plan import model_verdicts
     from saccade.environment import hardware_slug
 
     targets = model_verdicts(result, plan) if plan.targets else None
@@ -268,8 +268,8 @@ def _say_row(row: Row, done: int, total: int) -> None:
 
 
 def _show_attention(result: AttentionResult, plan: Preset, *, as_json: bool) -> None:
+    from saccade.bench.presets import judge
     from saccade.bench.tables import summaries, verdict_table
-    from saccade.bench.targets import judge
 
     if as_json:
         typer.echo(result.to_json(), nl=False)
@@ -299,7 +299,7 @@ def _write_attention(result: AttentionResult, plan: Preset, out: Path, theme: st
     import torch
 
     from saccade.bench.output import write_attention
-    from saccade.bench.targets import judge
+    from saccade.bench.presets import judge
     from saccade.environment import hardware_slug
 
     hardware = hardware_slug(torch.device(plan.device))

@@ -1,4 +1,6 @@
-"""`saccade analyze approximation`: the distance of each attention from softmax.
+"""The distance of each attention from softmax.
+
+    python -m benchmarks.approximation --out results/approximation
 
 q and k are Gaussian, scaled so that the scores q.k / sqrt(D) have a given standard deviation, the
 *score magnitude*. The weights of each attention are compared with softmax of the same scores by the
@@ -19,10 +21,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from benchmarks.analysis import main
 from torch import Tensor
 
-from saccade.bench.analysis.crossings import all_crossings
-from saccade.bench.analysis.findings import Findings, Report
+from saccade.bench.crossover.crossings import all_crossings
+from saccade.bench.findings import Findings, Report
 from saccade.bench.tables import Table, number
 from saccade.layers import ATTENTIONS, AttentionCore, create_core, list_attentions
 from saccade.ops.softmax import softmax_weights
@@ -184,7 +187,7 @@ class ApproximationFindings(Findings):
 
     def draw(self, stem: Path) -> list[Path]:
         """Draw four panels: the functions, score magnitude, random features, N and D."""
-        from saccade.bench.analysis.approximation_plot import draw_approximation
+        from benchmarks.approximation_plot import draw_approximation
 
         return draw_approximation(self, stem)
 
@@ -261,3 +264,7 @@ def _core(case: Case, draw: int, device: torch.device) -> AttentionCore:
         if name == "temperature":
             parameter.fill_(case.spread * sqrt(case.head_dim))
     return core
+
+
+if __name__ == "__main__":
+    main(ApproximationFindings, run_approximation, __doc__)

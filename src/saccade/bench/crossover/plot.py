@@ -6,15 +6,15 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saccade.bench.analysis.figures import COLORS, new_figure, save_figure, tidy
+from saccade.bench.plots import COLORS, new_figure, save_figure, tidy
 from saccade.ops.taylor import memory_threshold, speed_threshold
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from saccade.bench.analysis.crossings import Crossing, Verdict
-    from saccade.bench.analysis.crossover import Comparison, CrossoverFindings
-    from saccade.bench.analysis.crossover_lines import Point
+    from saccade.bench.crossover.crossings import Crossing, Verdict
+    from saccade.bench.crossover.lines import Point
+    from saccade.bench.crossover.run import Comparison, CrossoverFindings
 
 __all__ = ["draw_crossover", "make_figure"]
 

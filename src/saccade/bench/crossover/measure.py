@@ -1,7 +1,7 @@
 """Time, memory and FLOPs of the forms of Taylor attention and of softmax at one shape.
 
-The forms take turns, so that a disturbance meets all of them alike. Each is compared with float64
-at its first shape of every D, before it is timed.
+The forms alternate, so that a disturbance affects all of them. Each is compared with float64 at its
+first shape of every D, before it is timed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from statistics import median
 import torch
 
 from saccade.bench.accuracy import Problem
-from saccade.bench.analysis.crossover_budget import MIN_ROUNDS
-from saccade.bench.analysis.crossover_lines import LINES, Line, Point, make_point
-from saccade.bench.analysis.crossover_schedule import is_power_of_two
 from saccade.bench.attention import make_call
 from saccade.bench.clock import repeat_ms, summarize
+from saccade.bench.crossover.lines import LINES, Line, Point, make_point
+from saccade.bench.crossover.schedule import MIN_ROUNDS, is_power_of_two
 from saccade.bench.mechanisms import Operation, Setting, find
 from saccade.bench.memory import cuda_peak_mib, probe_peaks_mib
 from saccade.bench.shapes import DTypeName, Shape
@@ -54,10 +53,10 @@ class Device:
     """Measures lines at shapes.
 
     Args:
-        device: Where to run.
+        device: Device to run on.
         dtype: Of q, k, v.
         seconds: About how long to time the lines of a shape together.
-        remarks: Where what was not measured is named, with the reason.
+        remarks: Receives a sentence for each form that was not measured, with the reason.
     """
 
     device: torch.device

@@ -1,26 +1,37 @@
-"""Which form is measured at which N, and in which order: first where it tells most.
+"""Choose which form is measured at which N, and in which order, within a time limit.
 
-Powers of two first, every other one of them before the rest, all D in turn, so that a run that ends
-early leaves a coarse picture of every D. Then where curves cross: half-way between the two N around
-a crossing, and beyond the grid where one is still ahead. Then what is left of the grid.
+Powers of two come first, every second one before the others, all D in turn, so that a run that ends
+early has a coarse result for every D. Then come lengths around crossings: half-way between the two
+N around a crossing, and beyond the grid if no crossing was found yet. Then the rest of the grid.
 
-Times of linear and quadratic forms differ by a factor that grows like N, which tells beforehand
-about where they will meet and what a call will cost.
+Times of linear and quadratic forms differ by a factor that grows like N. It predicts where they
+cross and how long a call will take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import exp, log, log2
 from typing import NamedTuple
 
-from saccade.bench.analysis.crossover_lines import Line, Point
+from saccade.bench.crossover.lines import Line, Point
+from saccade.bench.findings import Report
 from saccade.bench.shapes import Shape
 from saccade.ops.taylor import speed_threshold
 
-__all__ = ["REACHES", "Reach", "Schedule", "Step", "is_power_of_two", "lengths"]
+__all__ = [
+    "MIN_ROUNDS",
+    "REACHES",
+    "Budget",
+    "Reach",
+    "Schedule",
+    "Step",
+    "is_power_of_two",
+    "lengths",
+]
 
 FAR_BEHIND = 20.0
 """A form this many times slower than the fastest, whose crossings are known, is left out."""
@@ -158,7 +169,7 @@ class Schedule:
         return [step for step in steps if step.lines]
 
     def _places(self, leads: dict[int, float]) -> Iterator[int]:
-        """Where to look, given the leads of a pair: next to its crossings, or for the first."""
+        """The N to measure next for a pair: around its crossings, or where the first may be."""
         for left, right in pairwise(leads):
             if (leads[left] > 0) != (leads[right] > 0) and right >= 2 * left:
                 yield _between(left, right)
@@ -220,9 +231,84 @@ def _between(left: int, right: int) -> int:
 
 
 def _meeting(tokens: int, lead: float) -> float:
-    """Where a lead that grows like N becomes 0."""
+    """The N at which a lead that grows like N becomes 0."""
     return tokens * exp(-lead)
 
 
 def _power_below(tokens: float) -> int:
     return 1 << int(log2(tokens))
+
+
+MIN_ROUNDS = 3
+MIN_LENGTHS = 2
+EXTRA_CALLS = 2
+
+Measure = Callable[[Shape, Sequence[Line]], Iterable[Point]]
+
+
+@dataclass
+class Budget:
+    """Measure the steps of a schedule within a time limit.
+
+    Points are appended as they are measured, so that an interrupted run keeps them. A step is
+    taken if its minimum number of calls is expected to fit the remaining time. Two N of every D are
+    always measured.
+
+    Args:
+        schedule: What to measure next.
+        points: Receives the measured points; the schedule reads them.
+        remarks: Receives a sentence for each length that was not measured, with the reason.
+        measure: Measures lines at a shape.
+        seconds: About how long all of it may take.
+        report: Called after every N.
+        clock: In seconds.
+    """
+
+    schedule: Schedule
+    points: list[Point]
+    remarks: list[str]
+    measure: Measure
+    seconds: float
+    report: Report
+    clock: Callable[[], float] = time.monotonic
+    _skipped: dict[int, set[int]] = field(default_factory=dict)
+
+    def run(self, after_coarse: Callable[[], None] = lambda: None) -> None:
+        """Take coarse steps, call `after_coarse`, whose time does not count, take fine steps."""
+        self._start = self.clock()
+        try:
+            self._take(self.schedule.coarse())
+            paused = self.clock()
+            after_coarse()
+            self._start += self.clock() - paused
+            self._take(self.schedule.fine())
+        finally:
+            self._remark()
+        self.report("all measured", 1.0)
+
+    def _take(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            if self._fits(step):
+                shape = self.schedule.shape(step.head_dim, step.tokens)
+                self.points += self.measure(shape, step.lines)
+                share = min(1.0, (self.clock() - self._start) / self.seconds)
+                self.report(f"D = {step.head_dim}, N = {step.tokens:,}", share)
+            else:
+                self._skipped.setdefault(step.head_dim, set()).add(step.tokens)
+
+    def _fits(self, step: Step) -> bool:
+        done = {p.tokens for p in self.points if p.head_dim == step.head_dim}
+        if len(done) < MIN_LENGTHS:
+            return True
+        left_s = self.seconds - (self.clock() - self._start)
+        return 1e-3 * self.schedule.expected_ms(step) * (MIN_ROUNDS + EXTRA_CALLS) < left_s
+
+    def _remark(self) -> None:
+        for head_dim, lengths in sorted(self._skipped.items()):
+            named = ", ".join(f"{n:,}" for n in sorted(lengths))
+            self.remarks.append(f"D = {head_dim}: no time for all forms at N = {named}")
+        for head_dim, line, last, ratio in self.schedule.left_out():
+            self.remarks.append(
+                f"D = {head_dim}: {line.name} not beyond N = {last:,}, where it was {ratio:.0f} "
+                "times slower than the fastest, with no crossing left to find"
+            )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saccade.bench.analysis.figures import COLORS, new_figure, save_figure, tidy
-from saccade.bench.analysis.scaling_theory import QUANTITIES, SETTINGS, predict
+from benchmarks.scaling_theory import QUANTITIES, SETTINGS, predict
+
+from saccade.bench.plots import COLORS, new_figure, save_figure, tidy
 
 if TYPE_CHECKING:
-    from saccade.bench.analysis.scaling import NormRow, ScalingFindings
+    from benchmarks.scaling import NormRow, ScalingFindings
 
 __all__ = ["draw_scaling"]
 

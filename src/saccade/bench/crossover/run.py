@@ -1,9 +1,9 @@
-"""`saccade analyze crossover`: from how many tokens on linear time pays, in theory and here.
+"""`saccade analyze crossover`: number of tokens from which linear time pays.
 
-The theory counts FLOPs and numbers held at once (arXiv:2403.02920): N0 for speed, N1 for memory,
-each with the paper's D^2 features and with the D(D+1)/2 that are enough. The measurement times the
-forms and finds where their curves cross. Figure 2 of the paper, on the user's own machine, with
-fused softmax in it.
+The theory counts FLOPs and stored numbers (arXiv:2403.02920): N0 for speed, N1 for memory, each
+with the paper's D^2 features and with the D(D+1)/2 that are sufficient. The measurement times the
+forms and finds where their curves cross. This is figure 2 of the paper, measured on the user's
+machine, with fused softmax added.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from saccade.bench.analysis.crossings import (
+from saccade.bench.crossover.crossings import (
     Crossing,
     Samples,
     bracket_crossing,
     find_crossing,
+    held_to_points,
+    unsteady_points,
 )
-from saccade.bench.analysis.crossover_budget import Budget
-from saccade.bench.analysis.crossover_lines import LINES, Point
-from saccade.bench.analysis.crossover_measure import Device, shape_on
-from saccade.bench.analysis.crossover_schedule import REACHES, Schedule, lengths
-from saccade.bench.analysis.findings import Findings, Report
-from saccade.bench.analysis.reliability import held_to_points, unsteady_points
+from saccade.bench.crossover.lines import LINES, Point
+from saccade.bench.crossover.measure import Device, shape_on
+from saccade.bench.crossover.schedule import REACHES, Budget, Schedule, lengths
+from saccade.bench.findings import Findings, Report
 from saccade.bench.shapes import DTypeName
 from saccade.bench.tables import Table, number
 from saccade.ops.taylor import memory_threshold, speed_threshold
@@ -53,8 +53,8 @@ class Comparison:
         form: Of the efficient form: torch, fused or published.
         rival: `direct`, of the same form, or `softmax`.
         measure: Time or memory.
-        theory: Where equal FLOPs (or numbers held at once) would put it, for `direct`.
-        crossing: Where it was found.
+        theory: The N of equal FLOPs, or of equally many stored numbers, for `direct`.
+        crossing: The measured crossing.
     """
 
     head_dim: int
@@ -184,7 +184,7 @@ class CrossoverFindings(Findings):
 
     def draw(self, stem: Path) -> list[Path]:
         """Throughput and memory over N for each D, and crossings over D."""
-        from saccade.bench.analysis.crossover_plot import draw_crossover
+        from saccade.bench.crossover.plot import draw_crossover
 
         return draw_crossover(self, stem)
 

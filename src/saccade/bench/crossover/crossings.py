@@ -1,10 +1,12 @@
-"""Where two curves over N cross, on log axes, and how sure that is.
+"""Where two curves over N cross, on log axes, with an interval, and when no crossing can be named.
 
-A lead is log(rival / ours) at one N: above 0 ours is smaller, that is better. Between two N of the
-grid the lead is a straight line over log N, which is exact for powers of N.
+A lead is log(rival / ours) at one N: above 0 ours is smaller, which is better. Between two N of the
+grid the lead is a straight line over log N, which is exact for powers of N. The interval is a
+bootstrap: measurements of each point are resampled with replacement and the crossing found again.
 
-The interval is a bootstrap: the repeated measurements of every point are drawn again with
-replacement, medians taken, and the crossing found anew.
+Other load on a machine makes calls slower, either for a moment or for all calls at one N. The first
+shows in the spread of the calls. The second shows in the curve: the time of attention grows at
+least like B H N and at most like B H N^2, so a step outside of that range is a disturbance.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from saccade.bench.crossover.lines import Point
+
 __all__ = [
     "Crossing",
     "Samples",
@@ -24,6 +28,8 @@ __all__ = [
     "all_crossings",
     "bracket_crossing",
     "find_crossing",
+    "held_to_points",
+    "unsteady_points",
 ]
 
 Samples = Mapping[int, Sequence[float]]
@@ -158,3 +164,55 @@ def _lead(rival: float, ours: float) -> float:
 def _drawn_medians(samples: Sequence[float], generator: np.random.Generator) -> Any:
     drawn = generator.choice(np.asarray(samples), size=(DRAWS, len(samples)))
     return np.median(drawn, axis=1)
+
+
+JUMP = 3.0
+"""Caches, threads and other kernels change the time of a step by less than this factor."""
+
+Curve = Mapping[int, Point]
+"""N -> the point there."""
+
+
+def held_to_points(crossing: Crossing, rival: Curve, ours: Curve) -> Crossing:
+    """The crossing, or that there is none to name, with the reason."""
+    grid = sorted(rival.keys() & ours.keys())
+    if crossing.verdict == "not measured":
+        return crossing
+    decisive = crossing.decided_by(grid)
+    found = [
+        reason
+        for curve in (rival, ours)
+        for reason in (_unsteady(curve, decisive), _jump(curve, decisive))
+        if reason
+    ]
+    if not found:
+        return crossing
+    ends = {"first_tokens": grid[0], "last_tokens": grid[-1]}
+    return Crossing("not reliable", changes=crossing.changes, reason="; ".join(found), **ends)
+
+
+def unsteady_points(points: Sequence[Point]) -> list[Point]:
+    """Those whose calls differ too much."""
+    return [point for point in points if point.is_unsteady]
+
+
+def _unsteady(curve: Curve, grid: Sequence[int]) -> str:
+    points = [curve[n] for n in grid if curve[n].is_unsteady]
+    if not points:
+        return ""
+    worst = max(points, key=lambda point: point.p80_ms / point.p20_ms)
+    more = f" and {len(points) - 1} more" if len(points) > 1 else ""
+    times = f"{worst.p20_ms:.3g} to {worst.p80_ms:.3g} ms"
+    return f"{worst.line} is unsteady at N = {worst.tokens:,} ({times}){more}"
+
+
+def _jump(curve: Curve, grid: Sequence[int]) -> str:
+    for low, high in pairwise(grid):
+        one, other = curve[low], curve[high]
+        linear = (other.heads * high) / (one.heads * low)
+        quadratic = linear * high / low
+        step = other.median_ms / one.median_ms
+        if not min(linear, quadratic) / JUMP <= step <= JUMP * max(linear, quadratic):
+            times = f"{one.median_ms:.3g} to {other.median_ms:.3g} ms"
+            return f"{other.line} goes from {times} between N = {low:,} and {high:,}"
+    return ""

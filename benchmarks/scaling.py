@@ -1,4 +1,6 @@
-"""`saccade analyze scaling`: the size of TaylorShift's intermediate results over N and d.
+"""The size of TaylorShift's intermediate results over N and d.
+
+    python -m benchmarks.scaling --out results/scaling
 
 The published analysis (arXiv:2403.02920) draws q, k, v from a Gaussian and puts a 1 in front of
 every v, so that one product gives numerator and denominator. It measures the mean Euclidean length
@@ -17,11 +19,9 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-
-from saccade.bench.analysis.findings import Findings, Report
-from saccade.bench.analysis.power_laws import PowerLaw, fit_power_law
-from saccade.bench.analysis.scaling_theory import (
+from benchmarks.analysis import main
+from benchmarks.power_laws import PowerLaw, fit_power_law
+from benchmarks.scaling_theory import (
     PUBLISHED_WEIGHTS,
     QUANTITIES,
     SETTINGS,
@@ -29,6 +29,9 @@ from saccade.bench.analysis.scaling_theory import (
     Setting,
     predict,
 )
+from torch import Tensor
+
+from saccade.bench.findings import Findings, Report
 from saccade.bench.tables import Table
 from saccade.errors import ConfigError
 from saccade.ops.taylor.chunks import pieces
@@ -221,7 +224,7 @@ class ScalingFindings(Findings):
 
     def draw(self, stem: Path) -> list[Path]:
         """Eight panels, one for each intermediate result."""
-        from saccade.bench.analysis.scaling_plot import draw_scaling
+        from benchmarks.scaling_plot import draw_scaling
 
         return draw_scaling(self, stem)
 
@@ -288,3 +291,7 @@ def _measure(name: str, tokens: int, dim: int, device: torch.device) -> NormRow:
         norms=means,
         expected={quantity: predict(quantity, setting, tokens, dim) for quantity in QUANTITIES},
     )
+
+
+if __name__ == "__main__":
+    main(ScalingFindings, run_scaling, __doc__)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from saccade.bench.analysis.figures import COLORS, new_figure, save_figure, tidy
+from saccade.bench.plots import COLORS, new_figure, save_figure, tidy
 from saccade.layers.performers import default_num_features
 
 if TYPE_CHECKING:
-    from saccade.bench.analysis.approximation import ApproximationFindings
+    from benchmarks.approximation import ApproximationFindings
 
 __all__ = ["draw_approximation"]
 

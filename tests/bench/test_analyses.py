@@ -5,10 +5,10 @@ from math import log
 
 import pytest
 import torch
+from benchmarks import approximation, scaling
+from benchmarks.power_laws import PowerLaw
+from benchmarks.scaling_theory import QUANTITIES, SETTINGS, predict
 
-from saccade.bench.analysis import approximation, scaling
-from saccade.bench.analysis.power_laws import PowerLaw
-from saccade.bench.analysis.scaling_theory import QUANTITIES, SETTINGS, predict
 from saccade.layers import list_attentions
 
 CPU = torch.device("cpu")

@@ -1,4 +1,4 @@
-"""The curves of `saccade analyze crossover`, and the points they are made of."""
+"""The curves of `saccade analyze crossover` and their points."""
 
 from __future__ import annotations
 

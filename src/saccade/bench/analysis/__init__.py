@@ -1,1 +1,0 @@
-"""`saccade analyze`: crossings, lengths of intermediate results, distance from softmax."""
