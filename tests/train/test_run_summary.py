@@ -10,6 +10,7 @@ import torch
 from saccade.config import dump_config
 from saccade.runs import RunFolder
 from saccade.train import memory, train
+from saccade.train.run_summary import measured_speed, median_speed
 from tests.cli.conftest import Saccade, saccade
 from tests.data.pictures import good_folder, truncate
 from tests.train.tiny_runs import tiny
@@ -26,17 +27,27 @@ def test_speed_counts_only_the_images_of_a_small_training_set(
     summary = train(tiny(*SMALL, "run.log_every_steps=1"), tmp_path / "run")
     rows = RunFolder(tmp_path / "run").metrics("epoch")
     for row in rows:
-        assert row["img_per_s"] == pytest.approx(54 / row["seconds"], rel=0.2)
-    assert summary["img_per_s"] * summary["seconds_per_epoch"] == pytest.approx(54, rel=0.01)
+        assert row["img_per_s"] == pytest.approx(54 / row["seconds"], rel=2e-5)
+    assert summary["img_per_s"] * summary["seconds_per_epoch"] == pytest.approx(54, rel=1e-5)
     told = capsys.readouterr().err
     assert told.count("train.batch_size=512 is more than the 54 training images") == 1
+
+
+@pytest.mark.parametrize("seconds", [1e-6, 0.00495, 60.0, 40_000.0])
+def test_speed_and_duration_agree_at_every_speed(seconds: float) -> None:
+    """Speeds from 0.001 to 54 million images a second: none is rounded to 0."""
+    row = measured_speed(54, seconds)
+    assert row["seconds"] == pytest.approx(seconds, rel=1e-5)
+    speed = median_speed([row] * 3, 54)
+    assert speed["seconds_per_epoch"] == pytest.approx(seconds, rel=1e-5)
+    assert speed["img_per_s"] == pytest.approx(54 / seconds, rel=1e-5)
 
 
 def test_no_warning_for_a_full_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of 180 images in batches of 24 the last 12 of an epoch are dropped, and not counted."""
     begun = time.perf_counter()
     summary = train(tiny("train.epochs=2"), tmp_path / "run")
-    assert summary["img_per_s"] * summary["seconds_per_epoch"] == pytest.approx(168, rel=0.01)
+    assert summary["img_per_s"] * summary["seconds_per_epoch"] == pytest.approx(168, rel=1e-5)
     assert summary["img_per_s"] > 168 / (time.perf_counter() - begun)
     assert "train.batch_size" not in capsys.readouterr().err
 

@@ -21,6 +21,7 @@ from saccade.train.evaluation import Evaluation, evaluate_fitting
 from saccade.train.guard import check_outputs, outputs_error
 from saccade.train.image_inputs import as_input
 from saccade.train.run_data import load_run_data
+from saccade.train.run_summary import measured_speed
 from saccade.train.saved_model import (
     data_of,
     is_saved_model,
@@ -79,8 +80,7 @@ def evaluate_run(
         "accuracy_top5": result.accuracy_top5,
         "loss": result.loss,
         "calibration_error": result.calibration_error,
-        "seconds": round(result.seconds, 4),
-        "img_per_s": round(result.count / result.seconds, 1),
+        **measured_speed(result.count, result.seconds),
         "device": str(predictor.device),
         "class_names": list(info.class_names),
         "class_accuracy": dict(zip(info.class_names, result.class_accuracy, strict=True)),

@@ -27,7 +27,12 @@ from saccade.train.guard import outputs_error
 from saccade.train.initial import InitialWeights
 from saccade.train.memory import holds_earlier_runs, peak_memory_mib, start_peak_memory
 from saccade.train.progress import Reporter
-from saccade.train.run_summary import last_val_accuracy, median_speed, skipped_images
+from saccade.train.run_summary import (
+    last_val_accuracy,
+    measured_speed,
+    median_speed,
+    skipped_images,
+)
 from saccade.train.schedules import learning_rate_factor
 from saccade.train.signals import Interrupted, StopRequest
 from saccade.train.step import Stepper
@@ -185,8 +190,7 @@ class Trainer:
             val_loss=validation.loss if validation else None,
             val_accuracy=validation.accuracy if validation else None,
             lr=lr,
-            seconds=round(seconds, 6),
-            img_per_s=round(images / seconds, 1),
+            **measured_speed(images, seconds),
         )
         self.write_status("running")
         if self.on_epoch is not None:
@@ -365,7 +369,7 @@ class Trainer:
         seconds, images = self._since(self._interval_start, self.at.step)
         self._interval_start = (time.perf_counter(), self.at.step)
         lr = self.config.optim.lr * self._factor(self.at.step - 1)
-        speed = round(images / seconds, 1)
+        speed = measured_speed(images, seconds)["img_per_s"]
         self._write_row(kind="step", epoch=self.at.epoch, loss=loss, lr=lr, img_per_s=speed)
 
     def _since(self, start: tuple[float, int], batches: int) -> tuple[float, int]:

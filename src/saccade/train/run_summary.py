@@ -9,21 +9,26 @@ from typing import Any
 from saccade.data import Loader
 from saccade.train.distributed import Ranks
 
-__all__ = ["last_val_accuracy", "median_speed", "skipped_images"]
+__all__ = ["last_val_accuracy", "measured_speed", "median_speed", "skipped_images"]
 
 MAX_NAMED = 20
 """Unreadable images of a split that are named; the others are only counted."""
+
+
+def measured_speed(images: int, seconds: float) -> dict[str, float]:
+    """`seconds` and `img_per_s`, with six significant digits each."""
+    return {"seconds": _six_digits(seconds), "img_per_s": _six_digits(images / seconds)}
 
 
 def median_speed(
     epochs: Sequence[Mapping[str, Any]], images_per_epoch: int
 ) -> dict[str, float | None]:
     """Speed and duration of the median epoch; None if the rows of `metrics.jsonl` are lost."""
-    speeds = [row["img_per_s"] for row in epochs]
+    speeds = [row["img_per_s"] for row in epochs if row["img_per_s"]]  # old runs may hold 0.0
     if not speeds:
         return {"seconds_per_epoch": None, "img_per_s": None}
     img_per_s = statistics.median(speeds[1:] or speeds)  # the first epoch warms up
-    return {"seconds_per_epoch": round(images_per_epoch / img_per_s, 6), "img_per_s": img_per_s}
+    return {"seconds_per_epoch": _six_digits(images_per_epoch / img_per_s), "img_per_s": img_per_s}
 
 
 def last_val_accuracy(epochs: Sequence[Mapping[str, Any]], last: int) -> float | None:
@@ -50,3 +55,8 @@ def skipped_images(loaders: Mapping[str, Loader | None], ranks: Ranks) -> dict[s
             named = [faults[place] for place in sorted(faults)[:MAX_NAMED]]
             found[name] = {"count": len(faults), "faults": named}
     return found
+
+
+def _six_digits(value: float) -> float:
+    """`value` to six significant digits: durations and speeds span many orders of magnitude."""
+    return float(f"{value:.6g}")
