@@ -14,7 +14,7 @@ from saccade.models import VisionTransformer
 from saccade.runs import RunFolder
 from saccade.study.comparison import make_plan
 from saccade.train.build import build_model
-from saccade.train.cost import describe_cost
+from saccade.train.cost import _steps_and_images, describe_cost
 from saccade.train.distributed import connect
 from tests.cli.conftest import Saccade
 from tests.data.pictures import digits_folder, good_folder, save
@@ -38,6 +38,17 @@ def test_train_takes_a_folder_and_says_what_it_chose(
     assert "images of 8 x 8 make 64 tokens with a patch of 1; an epoch of" in err
     assert RunFolder(tmp_path / "run").config().data.root == digits
     assert "test accuracy" in out
+
+
+def test_a_dry_run_reports_tokens_and_time(saccade: Saccade, digits: Path, tmp_path: Path) -> None:
+    words = ["--out", tmp_path / "run", "--dry-run", "data.workers=0"]
+    code, _, err = saccade("train", digits, *words, "train.batch_size=512")
+    assert code == 0, err
+    assert "images of 8 x 8 make 64 tokens with a patch of 1; an epoch of" in err
+    assert "train.batch_size=512 is more than the 73 training" in err
+    code, _, err = saccade("train", digits, *words, "--quiet")
+    assert code == 0, err
+    assert "tokens with a patch" not in err
 
 
 def test_init_writes_the_recipe_that_train_takes(
@@ -123,6 +134,15 @@ def test_a_recipe_name_takes_precedence_over_a_folder(
     assert resolve_recipe("digits-quick").data.name == "digits"
     with pytest.raises(ConfigError, match="unknown recipe 'digits_quick': did you mean"):
         resolve_recipe("digits_quick")
+
+
+@pytest.mark.parametrize(
+    ("num_images", "batch", "expected"), [(72, 4, (18, 72)), (75, 4, (18, 72)), (72, 512, (1, 72))]
+)
+def test_an_estimate_counts_the_images_of_an_epoch(
+    num_images: int, batch: int, expected: tuple[int, int]
+) -> None:
+    assert _steps_and_images(num_images, batch) == expected
 
 
 def test_the_default_image_size_is_reported_with_tokens_and_time(digits: Path) -> None:

@@ -52,9 +52,8 @@ def describe_cost(config: Config, splits: Splits, device: torch.device, world_si
     if seconds is None:
         line += f"; a step with one image does not fit on {device}"
     else:
-        steps = max(1, len(splits.train) // config.train.batch_size)
-        images = steps * config.train.batch_size / world_size
-        epoch = _duration(images * seconds)
+        steps, images = _steps_and_images(len(splits.train), config.train.batch_size)
+        epoch = _duration(images / world_size * seconds)
         line += f"; an epoch of {steps:,} steps takes about {epoch} on {device}"
     if config.data.image_size is not None:
         return line
@@ -70,6 +69,12 @@ def warn_of_default_size(config: Config, splits: Splits) -> None:
         device = connect(config.train.device).device
         if line := describe_cost(config, splits, device):
             _log.warning("%s", line)
+
+
+def _steps_and_images(num_images: int, batch_size: int) -> tuple[int, int]:
+    """Steps of an epoch and the images in them: full batches, or one step with all images."""
+    steps = num_images // batch_size
+    return (steps, steps * batch_size) if steps else (1, num_images)
 
 
 def _seconds_an_image(

@@ -19,6 +19,7 @@ from saccade.train.start import (
     Start,
     build_trainer,
     inspect_folder,
+    report_cost,
     report_finished,
     run_on_main,
     translate_errors,
@@ -64,6 +65,7 @@ def dry_run(
             run_on_main(ranks, run, lambda: run.check_writable(config))
         if start.checkpoint is not None:
             trainer.resume(start.checkpoint)
+        report_cost(trainer, start)
         return _describe(trainer, translate_errors(trainer, trainer.dry_run))
 
 

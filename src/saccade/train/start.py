@@ -46,6 +46,7 @@ __all__ = [
     "Start",
     "build_trainer",
     "inspect_folder",
+    "report_cost",
     "report_finished",
     "run_on_main",
     "train",
@@ -261,6 +262,17 @@ def _prepare(
     return start
 
 
+def report_cost(trainer: Trainer, start: Start) -> None:
+    """Report a batch larger than the training set and, for a new run, the time of an epoch."""
+    reporter, ranks = trainer.reporter, trainer.ranks
+    if note := batch_note(trainer.config, trainer.splits):
+        reporter.note(note)
+    if start.checkpoint is not None or type(reporter) is SilentReporter:
+        return
+    if note := describe_cost(trainer.config, trainer.splits, ranks.device, ranks.world_size):
+        reporter.note(note)
+
+
 def _train(trainer: Trainer, start: Start) -> dict[str, Any]:
     reporter = trainer.reporter
     if trainer.ranks.is_main:
@@ -269,14 +281,9 @@ def _train(trainer: Trainer, start: Start) -> dict[str, Any]:
             start.run.path,
             start.step,
         )
-    if note := batch_note(trainer.config, trainer.splits):
-        reporter.note(note)
     for fault in start.damage:
         reporter.note(f"repairing the finished run: {fault}")
-    if start.checkpoint is None and type(reporter) is not SilentReporter:
-        ranks = trainer.ranks
-        if note := describe_cost(trainer.config, trainer.splits, ranks.device, ranks.world_size):
-            reporter.note(note)
+    report_cost(trainer, start)
     for fault in start.faults:
         reporter.note(f"skipped a damaged checkpoint: {fault}")
     if start.checkpoint is not None:
