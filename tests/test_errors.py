@@ -131,8 +131,13 @@ def near_names(name: str) -> None:
 def test_an_unknown_key_ends_its_sentence() -> None:
     with pytest.raises(ConfigError, match=r"unknown key 'optim\.zzz'\. Accepted: name, lr, .*\.$"):
         load_config("digits-quick", ["optim.zzz=1"])
-    with pytest.raises(ConfigError, match=r"'optim\.lrr'; did you mean 'optim\.lr'\? Accepted: "):
+    with pytest.raises(ConfigError, match=r"'optim\.lrr': did you mean 'optim\.lr'\? Accepted: "):
         load_config("digits-quick", ["optim.lrr=1"])
+    with pytest.raises(ConfigError) as caught:
+        load_config("digits-quick", ["optim.zzz=1", "train.zzz=1"])
+    assert ".;" not in str(caught.value)
+    assert "; unknown key 'train.zzz'. Accepted: epochs, " in str(caught.value)
+    assert str(caught.value).endswith(".")
 
 
 def test_an_unknown_name_ends_its_sentence() -> None:

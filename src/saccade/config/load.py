@@ -126,7 +126,7 @@ def make_config(values: Mapping[str, Any], *, source: str = "config") -> Config:
     try:
         return Config.model_validate(_upgraded(values))
     except ValidationError as error:
-        raise ConfigError(f"{source}: {'; '.join(_explain(error))}") from None
+        raise ConfigError(f"{source}: {_listed_faults(error)}") from None
 
 
 def _upgraded(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,15 +285,16 @@ def similar_keys(path: str) -> list[str]:
 
 def _hint(path: str) -> str:
     near = similar_keys(path)
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    return f": did you mean {' or '.join(map(repr, near))}?" if near else "."
 
 
-def _explain(error: ValidationError) -> Iterator[str]:
-    """Describe the first faults that pydantic found, and count the others."""
+def _listed_faults(error: ValidationError) -> str:
+    """The first faults that pydantic found, and the number of the others."""
     faults = error.errors(include_url=False)
-    yield from map(_explain_fault, faults[:MAX_FAULTS])
+    told = list(map(_explain_fault, faults[:MAX_FAULTS]))
     if len(faults) > MAX_FAULTS:
-        yield f"and {len(faults) - MAX_FAULTS} more faults"
+        told.append(f"and {len(faults) - MAX_FAULTS} more faults")
+    return "; ".join([*(fault.removesuffix(".") for fault in told[:-1]), told[-1]])
 
 
 def _explain_fault(fault: ErrorDetails) -> str:
