@@ -26,6 +26,8 @@ from saccade.errors import ConfigError, UnknownNameError
         ({"mlp_ratio": 0}, r"mlp_ratio must be a positive number, got 0"),
         ({"norm_eps": 0}, r"norm_eps must be a positive number, got 0"),
         ({"norm_eps": float("inf")}, r"norm_eps must be a positive number, got inf"),
+        ({"init_values": "1"}, r"init_values must be a finite number or None, got '1'"),
+        ({"init_values": float("nan")}, r"init_values must be a finite number or None, got nan"),
         ({"act_drop_rate": 1.0}, r"act_drop_rate must be a number in \[0, 1\) or None, got 1.0"),
         ({"attn_drop_rate": None}, r"attn_drop_rate must be a number in \[0, 1\), got None$"),
         ({"no_embed_class": 1}, r"no_embed_class must be a bool, got 1"),
@@ -54,6 +56,13 @@ from saccade.errors import ConfigError, UnknownNameError
 def test_wrong_options(overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         create_model("vit_micro_patch4_32", **overrides)
+
+
+def test_layer_scales_may_start_from_an_integer() -> None:
+    """A recipe or the command line gives 1, not 1.0."""
+    gamma = create_model("vit_micro_patch4_32", init_values=1).blocks[0].ls1.gamma
+    assert gamma.dtype == torch.float32
+    assert torch.equal(gamma, torch.ones(48))
 
 
 def test_unknown_model_suggests_near_names() -> None:

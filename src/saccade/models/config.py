@@ -145,10 +145,11 @@ class TransformerConfig:
             is_positive = _is_number(value) and 0 < value < math.inf
             _require(is_positive, name, value, "a positive number")
         _require(
-            self.init_values is None or _is_number(self.init_values),
+            self.init_values is None
+            or (_is_number(self.init_values) and math.isfinite(self.init_values)),
             "init_values",
             self.init_values,
-            "a number or None",
+            "a finite number or None",
         )
         _require(
             self.head_dim is not None or self.embed_dim % self.num_heads == 0,
