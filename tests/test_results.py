@@ -55,6 +55,20 @@ def test_a_difference_is_over_the_images_that_both_judged() -> None:
     assert claim.p_value == expected.p_value
 
 
+def test_a_pair_with_few_seeds_is_held_to_the_scatter_of_its_own_groups() -> None:
+    """Softmax scatters most and lacks two seeds that the others have."""
+    wrong = {"softmax": (2, 20, 9), "a": (6, 7, 8, 7, 6), "b": (1, 2, 2, 1, 3)}
+    groups = {name: [run(s, n) for s, n in enumerate(own)] for name, own in wrong.items()}
+    fewer = {name: own[:3] for name, own in groups.items()}
+    found, expected = results_of(groups, "softmax"), results_of(fewer, "softmax")
+    for claim, same in zip(found.against_baseline, expected.against_baseline, strict=True):
+        assert claim.seeds == same.seeds == (0, 1, 2)
+        assert (claim.low, claim.high, claim.p_value) == (same.low, same.high, same.p_value)
+    (others,), (with_three,) = found.others, expected.others
+    assert others.seeds == (0, 1, 2, 3, 4)
+    assert others.p_value < with_three.p_value
+
+
 def test_runs_of_other_images_are_not_paired() -> None:
     other = TestedRun(0, 0, 1, None, predictions(3, target=TARGET[::-1].copy()))
     found = results_of({"a": [run(0, 10)], "b": [other]}, "a")

@@ -287,18 +287,21 @@ def compare(
 
     The p values of all tested pairs are corrected together (`saccade.stats`).
     """
-    scatter, places = _scatter(answers)
+    scatters: dict[tuple[int, ...], tuple[Scatter, dict[str, int]] | None] = {}
     found, family = [], []
     for first, second in pairs:
         both = answers[first], answers[second]
         if (tables := tables_of(*both)) is None:
             continue
-        shared = scatter.shared if scatter else None
-        own = None
-        if scatter and first in places and second in places:
-            own = scatter.of_pair(places[first], places[second])
+        seeds = _shared_seeds(*both)
+        if seeds not in scatters:
+            scatters[seeds] = _scatter(answers, seeds)
+        shared = own = None
+        if (known := scatters[seeds]) is not None:
+            scatter, places = known
+            shared, own = scatter.shared, scatter.of_pair(places[first], places[second])
         family.append(paired_difference(*tables, shared=shared, own=own))
-        found.append((first, second, _shared_seeds(*both)))
+        found.append((first, second, seeds))
     return [
         Claim(first, second, own.mean, own.low, own.high, own.p_value, p, seeds)
         for (first, second, seeds), own, p in zip(
@@ -308,13 +311,21 @@ def compare(
 
 
 def _scatter(
-    answers: Mapping[str, Mapping[int, Answers]],
-) -> tuple[Scatter | None, dict[str, int]]:
-    """Seed scatter of the groups with the most seeds, and the index of each group in it."""
-    most = max(map(len, answers.values()), default=0)
-    known = {name: own for name, own in answers.items() if len(own) == most}
-    tables = tables_of(*known.values()) if len(known) > 1 else None
-    return seed_scatter(tables) if tables else None, {name: i for i, name in enumerate(known)}
+    answers: Mapping[str, Mapping[int, Answers]], seeds: Sequence[int]
+) -> tuple[Scatter, dict[str, int]] | None:
+    """Scatter over these seeds of the groups that have them all, and the index of each group in it.
+
+    A pair with few seeds is thus held to the scatter of its own groups too, not only to that of the
+    groups with more seeds.
+    """
+    known = {
+        name: {seed: own[seed] for seed in seeds}
+        for name, own in answers.items()
+        if set(seeds) <= set(own)
+    }
+    tables = tables_of(*known.values())
+    scatter = seed_scatter(tables) if tables else None
+    return (scatter, {name: i for i, name in enumerate(known)}) if scatter else None
 
 
 def shared_rate_note(learning_rate: float) -> str:

@@ -221,8 +221,8 @@ def paired_difference(
 def corrected_p_values(family: Sequence[Difference]) -> list[float]:
     """P values corrected for a family of differences.
 
-    If differences with values below 0.05 are called significant, at most 5 % of families contain a
-    false claim (docs/decisions/0007 lists the simulated cases).
+    If differences with values below 0.05 are called significant, about 5 % of families or fewer
+    contain a false claim. This is no theorem: docs/decisions/0007 lists the simulated cases.
     """
     corrected = holm([own.p_shared for own in family])
     return [

@@ -18,6 +18,8 @@ ONE_SEED_NOTE = (
     "to that seed."
 )
 
+CLAIMED = "with two or more seeds each, about 5 % of comparisons or fewer"
+
 
 def claimed_differences(found: Findings, series: Mapping[str, Series]) -> Iterator[Block]:
     """All differences; those to the baseline come first."""
@@ -66,11 +68,11 @@ def _family_sentence(found: Findings) -> str:
     """A sentence on the claims that share one error rate."""
     pairs = len(found.against_baseline) + len(found.others)
     if pairs == 1:
-        return "Of equal methods, a difference is claimed in 5 % of comparisons at most."
+        return f"In simulations of equal methods, {CLAIMED} claimed a difference."
     return (
-        f"All {pairs} pairs on this page are one family: their p values are corrected together, so "
-        "that of equal methods any difference is claimed in 5 % of comparisons at most. Intervals "
-        "are 95 % each by itself."
+        f"All {pairs} pairs on this page are one family: their p values are corrected together. In "
+        f"simulations of equal methods, {CLAIMED} claimed any difference. Intervals are 95 % each "
+        "by itself."
     )
 
 

@@ -242,6 +242,12 @@ def _notes(
         notes.append(
             "one seed: intervals and tests are about these trained models, not about other seeds"
         )
+    elif single := [c for c in (*found.against_baseline, *found.others) if c.has_one_seed]:
+        pairs = ", ".join(f"{claim.first} and {claim.second}" for claim in single)
+        notes.append(
+            f"one seed in common ({pairs}): these tests are about the trained models, not about "
+            "other seeds"
+        )
     measured = folder.measures()
     new = [name for name, found in measured.items() if not found.get("trained", True)]
     if new:
