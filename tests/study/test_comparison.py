@@ -205,6 +205,14 @@ def test_notes_mention_the_shared_learning_rate(finished: Path) -> None:
     assert notes[0].startswith("one learning rate (0.01) for all attentions, tuned for none of")
 
 
+def test_notes_mention_pairs_with_one_seed_in_common(copied: Path) -> None:
+    folder = ComparisonFolder.open(copied)
+    assert not any("one seed" in note for note in collect(folder)["notes"])
+    shutil.rmtree(folder.run(Job("softmax", 1)).path)
+    (note,) = (note for note in collect(folder)["notes"] if "one seed" in note)
+    assert note.startswith("one seed in common (taylorshift and softmax, performer and softmax): ")
+
+
 def test_new_attention_is_compared_without_further_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
