@@ -16,8 +16,6 @@ from saccade.train.inference import evaluate_run
 from tests.train.tiny_runs import final_state, tiny
 
 ARCHIVE = Path(__file__).parent / "run_finished_and_interrupted.tar.gz"
-MADE_WITH = ("2.13.0", "AVX512")
-"""The version of torch and the instructions of the CPU, which determine the last bits."""
 
 
 @pytest.fixture
@@ -30,13 +28,17 @@ def old(tmp_path: Path) -> Path:
 @pytest.fixture
 def resumed(old: Path) -> Path:
     """The interrupted run, trained to the end."""
+    train_on_one_thread(old / "interrupted", resume=True)
+    return old / "interrupted"
+
+
+def train_on_one_thread(run: Path, *, resume: bool = False) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        train(tiny("run.keep_last=1"), old / "interrupted", resume=True, quiet=True)
+        train(tiny("run.keep_last=1"), run, resume=resume, quiet=True)
     finally:
         torch.set_num_threads(threads)
-    return old / "interrupted"
 
 
 def test_a_finished_run_loads_and_evaluates(old: Path) -> None:
@@ -66,12 +68,14 @@ def test_an_interrupted_run_ends_as_the_uninterrupted_one(old: Path, resumed: Pa
     assert ended.summary()["test_loss"] == pytest.approx(whole.summary()["test_loss"], rel=1e-3)
 
 
-@pytest.mark.skipif(
-    (torch.__version__.split("+")[0], torch.backends.cpu.get_cpu_capability()) != MADE_WITH,
-    reason=f"the bits are those of torch {MADE_WITH[0]} with {MADE_WITH[1]}",
-)
-def test_an_interrupted_run_ends_with_the_same_bits(old: Path, resumed: Path) -> None:
-    assert final_state(resumed) == final_state(old / "finished")
-    predictions = [RunFolder(run).predictions() for run in (resumed, old / "finished")]
+def test_an_interrupted_run_ends_with_the_same_bits(
+    old: Path, resumed: Path, tmp_path: Path
+) -> None:
+    finished = old / "finished"
+    train_on_one_thread(tmp_path / "again")
+    if final_state(tmp_path / "again") != final_state(finished):
+        pytest.skip("this torch and processor train the old run to other bits")
+    assert final_state(resumed) == final_state(finished)
+    predictions = [RunFolder(run).predictions() for run in (resumed, finished)]
     for name, values in predictions[0].items():
         assert values.tobytes() == predictions[1][name].tobytes(), name
