@@ -16,7 +16,7 @@ from typing import Any
 
 from saccade.config import Config
 from saccade.errors import ConfigError, DamagedRunError
-from saccade.io import read_json
+from saccade.io import is_unchanged, read_json
 from saccade.results import TestedRun
 from saccade.runs import (
     PREDICTIONS,
@@ -236,6 +236,9 @@ def _read_record(path: Path, left_out: list[LeftOut]) -> dict[str, Any]:
         left_out.append(
             LeftOut(path.name, plain(f"cannot be read: {_reason(error, path, path.name)}"))
         )
+        return {}
+    if isinstance(values, dict) and not is_unchanged(values):
+        left_out.append(LeftOut(path.name, "was changed after it was written"))
         return {}
     version = number(values.get("version")) if isinstance(values, dict) else None
     if version is None:
