@@ -121,7 +121,9 @@ def _write(folder: Path, values: dict[str, Any]) -> None:
 def markdown(values: dict[str, Any]) -> str:
     """The tables of `results.json`."""
     packages = ", ".join(f"{name} {number}" for name, number in values["packages"].items())
-    command = f"make chaos CHAOS='--seed {values['seed']} --chains {values['chains']}'"
+    options = f"--seed {values['seed']} --chains {values['chains']}"
+    options += " --peers-path PATH" if values["peers"] else ""
+    command = f"make chaos CHAOS='{options}'"
     lines = [
         "# Faults and failures",
         "",

@@ -260,7 +260,9 @@ def _check_depth(folder: Path, shapes: Mapping[str, tuple[int, ...]], depth: int
     blocks = {name.split(".")[1] for name in shapes if name.startswith("blocks.")}
     if len(blocks) != depth:
         path = folder / WEIGHTS_FILE
-        raise _WeightsError(f"{path} has {len(blocks)} blocks, {CONFIG_FILE} says depth={depth}")
+        raise _WeightsError(
+            f"{path} does not fit {CONFIG_FILE}: tensors of {len(blocks)} blocks, not of {depth}"
+        )
 
 
 def _check_weights(folder: Path, found: Mapping[str, tuple[int, ...]], model: nn.Module) -> None:

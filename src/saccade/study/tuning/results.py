@@ -32,8 +32,8 @@ def write_results(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
 
     The caller must hold the claim on the study.
     """
-    results = collect(folder, study)
-    RunFolder(folder.path).write("results.json", sealed(results))
+    results = sealed(collect(folder, study))
+    RunFolder(folder.path).write("results.json", results)
     if results["best"] is not None:
         _write_best(folder, results)
     return results
