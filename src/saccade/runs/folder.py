@@ -313,7 +313,7 @@ class RunFolder:
 
     def _descriptions(self) -> Descriptions | None:
         """What the newest checkpoint of an unfinished run holds its description to."""
-        if self.is_finished():
+        if self.is_finished() or not self.exists():
             return None
         found = (Descriptions.read(c.path, self._known_id()) for c in reversed(self.checkpoints()))
         return next((held for held in found if held is not None), None)
