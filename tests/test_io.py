@@ -358,6 +358,8 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: 1\na: 2", "written twice"),
         ("[1]: 2", "not a plain value"),
         ("a: 2001-99-99", "not valid YAML"),
+        ("a: 0x" + "f" * 450, "at most 400 digits"),
+        ("a: " + "1:" * 220 + "1", "at most 400 digits"),
         ("a: !!int x", "not valid YAML"),
         ("a: !!timestamp x", "not valid YAML"),
         ("a: !!python/object:os.system x", "not valid YAML"),

@@ -22,8 +22,10 @@ from typing import Any
 import torch
 
 from tests.chaos.attacks import ATTACKS, TOOLS, Harness, Outcome, attack_training
+from tests.chaos.tampering import TAMPERING
 from tests.chaos.zygote import Zygote
 
+EVERY = {**ATTACKS, **TAMPERING}
 KINDS = {"kill": "kills", "power": "power cuts", "io": "disk errors"}
 
 
@@ -45,7 +47,7 @@ def main() -> int:
         zygote = Zygote(Path(scratch), modules, path)
         try:
             harness = Harness(zygote, Path(scratch), options.seed)
-            for name, attack in ATTACKS.items():
+            for name, attack in EVERY.items():
                 if options.only in name:
                     found["attacks"][name] = _show(name, attack(harness, options.chains))
             for tool in [tool for tool in TOOLS if options.peers_path and options.tool in tool]:
@@ -108,7 +110,7 @@ def _write(folder: Path, values: dict[str, Any]) -> None:
     path = folder / "results.json"
     before = json.loads(path.read_text()) if path.exists() else {}
     if all(before.get(key) == values[key] for key in ("seed", "chains", "date")):  # the other parts
-        for part, names in (("attacks", ATTACKS), ("peers", TOOLS)):
+        for part, names in (("attacks", EVERY), ("peers", TOOLS)):
             found = {**before[part], **values[part]}
             values[part] = {name: found[name] for name in names if name in found}
         values["packages"] = {**before["packages"], **values["packages"]}
@@ -119,7 +121,9 @@ def _write(folder: Path, values: dict[str, Any]) -> None:
 def markdown(values: dict[str, Any]) -> str:
     """The tables of `results.json`."""
     packages = ", ".join(f"{name} {number}" for name, number in values["packages"].items())
-    command = f"make chaos CHAOS='--seed {values['seed']} --chains {values['chains']}'"
+    options = f"--seed {values['seed']} --chains {values['chains']}"
+    options += " --peers-path PATH" if values["peers"] else ""
+    command = f"make chaos CHAOS='{options}'"
     lines = [
         "# Faults and failures",
         "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ TOOLS = {
 }
 KNOWN = {0, 2, 3, 4, 75}
 """Exit codes of a process that succeeded, or said in a line why not."""
+SIGNALS = ("SIGHUP", "SIGUSR1", "SIGTERM")
+ENDED = {-int(getattr(signal, name)) for name in SIGNALS}
+"""Ends of a process that a signal met before it handled signals."""
 
 
 @dataclass
@@ -97,7 +101,8 @@ def attack_training(harness: Harness, tool: str, kind: str, chains: int) -> Outc
     Args:
         harness: Where.
         tool: One of `TOOLS`.
-        kind: `kill` (before or in the middle of an operation), `power`, or `io` (EIO or ENOSPC).
+        kind: `kill` (before or in the middle of an operation), `power`, `io` (EIO or ENOSPC), or
+            `signal` (one that asks to stop).
         chains: How many runs.
     """
     body, outcome = TOOLS[tool], Outcome()
@@ -125,8 +130,9 @@ def _one_chain(
         end = harness.zygote.run(body, work, fault)
         if end.code == 0:
             break
-        struck = fault.action != "count" and (end.code == -9 or end.count >= fault.at)
-        if not struck or (end.code != -9 and body.endswith("saccade") and end.code not in KNOWN):
+        dead = end.code in {-9, *ENDED}
+        struck = fault.action != "count" and (dead or end.count >= fault.at)
+        if not struck or (not dead and body.endswith("saccade") and end.code not in KNOWN):
             outcome.unusable += 1
             outcome.note(f"chain {name}, link {link}: {end.code} {end.told}")
             return
@@ -151,6 +157,8 @@ def _draw(kind: str, count: int, rng: random.Random, work: Path) -> Fault:
     at = rng.randint(1, max(1, count // 2))
     if kind == "io":
         return Fault(rng.choice(("EIO", "ENOSPC")), at, more=rng.choice((0, 0, 1, 3)))
+    if kind == "signal":
+        return Fault(rng.choice(SIGNALS), at)
     if kind == "power":
         return Fault("kill", at, journal=str(work.with_name("journal")))
     return Fault(rng.choice(("kill", "tear")), at)
@@ -274,6 +282,7 @@ ATTACKS: dict[str, Callable[[Harness, int], Outcome]] = {
     "chained kills": lambda h, n: attack_training(h, "saccade", "kill", n),
     "power cuts": lambda h, n: attack_training(h, "saccade", "power", n),
     "disk errors": lambda h, n: attack_training(h, "saccade", "io", n),
+    "signals": lambda h, n: attack_training(h, "saccade", "signal", n),
     "interrupted comparisons": lambda h, n: attack_study(
         h, "tests.chaos.bodies:compare_runs", "kill", n, compared
     ),

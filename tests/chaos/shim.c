@@ -23,7 +23,9 @@
 static char root[PATH_MAX], journal[PATH_MAX];
 static long countdown, count;
 static int action, times, journal_fd = -1;
-enum { COUNT, KILL, TEAR, FAIL_EIO, FAIL_ENOSPC };
+enum { COUNT, KILL, TEAR, FAIL_EIO, FAIL_ENOSPC, HANGUP, USER, TERMINATE };
+static int lacks; /* what the file system has none of: a sum of these */
+enum { FLOCK = 1, POSIX_LOCKS = 2, LINKS = 4 };
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
@@ -37,6 +39,9 @@ void chaos_arm(const char *folder, long n, int what, int more, const char *log) 
     if (journal[0])
         journal_fd = syscall(SYS_openat, AT_FDCWD, journal, O_CREAT | O_APPEND | O_WRONLY | O_CLOEXEC, 0666);
 }
+
+/* From now on the process is at a place without these. */
+void chaos_place(int what) { lacks = what; }
 
 static int is_below(const char *path) {
     size_t length = strlen(root);
@@ -96,6 +101,10 @@ static int meet(const char *path) {
     times--;
     if (action == KILL) { syscall(SYS_kill, getpid(), SIGKILL); for (;;) pause(); }
     if (action == TEAR) return -1;
+    if (action >= HANGUP) {
+        kill(getpid(), action == HANGUP ? SIGHUP : action == USER ? SIGUSR1 : SIGTERM);
+        return 0;
+    }
     return action == FAIL_EIO ? EIO : ENOSPC;
 }
 
@@ -213,3 +222,25 @@ static int opened(int folder, const char *path, int flags, int mode) {
         return opened(folder, path, flags, mode);             \
     }
 OPEN(open) OPEN(open64) OPENAT(openat) OPENAT(openat64)
+
+int flock(int fd, int how) {
+    if (lacks & FLOCK) { errno = ENOSYS; return -1; }
+    return syscall(SYS_flock, fd, how);
+}
+static int controlled(int fd, int command, long value) {
+    if ((lacks & POSIX_LOCKS) && (command == F_SETLK || command == F_SETLKW)) { errno = ENOLCK; return -1; }
+    return syscall(SYS_fcntl, fd, command, value);
+}
+#define FCNTL(name)                                    \
+    int name(int fd, int command, ...) {               \
+        va_list rest; va_start(rest, command);         \
+        long value = va_arg(rest, long); va_end(rest); \
+        return controlled(fd, command, value);         \
+    }
+FCNTL(fcntl) FCNTL(fcntl64)
+static int linked(int a, const char *from, int b, const char *to, int flags) {
+    if (lacks & LINKS) { errno = EPERM; return -1; }
+    return syscall(SYS_linkat, a, from, b, to, flags);
+}
+int link(const char *from, const char *to) { return linked(AT_FDCWD, from, AT_FDCWD, to, 0); }
+int linkat(int a, const char *from, int b, const char *to, int flags) { return linked(a, from, b, to, flags); }

@@ -21,7 +21,17 @@ from pathlib import Path
 from typing import Any
 
 LIMIT_S = 300
-ACTIONS = {"count": 0, "kill": 1, "tear": 2, "EIO": 3, "ENOSPC": 4}
+ACTIONS = {
+    "count": 0,
+    "kill": 1,
+    "tear": 2,
+    "EIO": 3,
+    "ENOSPC": 4,
+    "SIGHUP": 5,
+    "SIGUSR1": 6,
+    "SIGTERM": 7,
+}
+LACKS = {"flock": 1, "POSIX locks": 2, "hard links": 4}
 
 
 @dataclass(frozen=True)
@@ -33,12 +43,14 @@ class Fault:
         at: n, from 1.
         more: How many operations after it fail too.
         journal: Where operations are written down for a power cut.
+        lacks: What the file system does not have, of `LACKS`.
     """
 
     action: str = "count"
     at: int = 1 << 40
     more: int = 0
     journal: str = ""
+    lacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -154,6 +166,7 @@ def _act(request: dict[str, Any], told: Path, counted: Path) -> None:
         function, fault = getattr(importlib.import_module(module), name), request["fault"]
         place = request["folder"].encode()
         action, log = ACTIONS[fault["action"]], fault["journal"].encode()
+        shim.chaos_place(sum(LACKS[name] for name in fault["lacks"]))
         shim.chaos_arm(place, fault["at"], action, fault["more"], log)
         code = int(function(Path(request["folder"]), **request["arguments"]) or 0)
     except BaseException:

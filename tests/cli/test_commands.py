@@ -400,8 +400,12 @@ def test_a_finished_run_says_that_its_last_checkpoint_is_damaged(
     assert told.splitlines() == [
         f"saccade: passed over a damaged checkpoint: {last.path.name}: model.safetensors is not "
         "what was written",
-        f"saccade: its checkpoint of step {before.step} is used",
+        f"saccade: its checkpoint of step {before.step} is used, not that of its last step "
+        f"{last.step}",
     ]
+    shutil.rmtree(last.path)
+    told = saccade("evaluate", out)[2]
+    assert f"{before.step} is used, not that of its last step {last.step}" in told
 
 
 @pytest.mark.parametrize("content", ["5", "null", '"x"', "[1, 2]"])

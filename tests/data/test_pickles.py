@@ -27,6 +27,23 @@ def test_plain_values_and_arrays_are_as_pickle_reads_them(protocol: int) -> None
     assert found["data"].dtype == np.uint8
 
 
+PAIRS = b"".join(b"q%ch%c\x86" % (n, n) for n in range(60))
+"""A tuple of 60 levels, each of which holds the one before twice: its hash takes 2^60 steps."""
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x02}N" + PAIRS + b"Ns.",
+        b"\x80\x02c_codecs\nencode\nX\x01\0\0\0aN" + PAIRS + b"\x86R.",
+    ],
+    ids=["key", "argument"],
+)
+def test_nothing_is_hashed_that_takes_forever(content: bytes) -> None:
+    with pytest.raises(DataError, match="x: "):
+        unpickle(content, "x")
+
+
 GREEDY = {
     "bytes longer than the file": b"\x80\x04\x8e\xff\xff\xff\xff\x0f\x00\x00\x00.",
     "a text longer than the file": b"\x80\x02X\xff\xff\xff\x7f.",

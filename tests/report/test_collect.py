@@ -1,6 +1,7 @@
 """What is read, and what is left out and why."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from saccade.errors import ConfigError
+from saccade.io import sealed
 from saccade.report.collect import collect, number, plain
 from saccade.runs import RunFolder
 from tests.report.made_runs import make_run, make_study, write_record
@@ -195,3 +197,45 @@ def test_strangers_values() -> None:
     wrong = (None, True, "1", float("nan"), float("inf"), -float("inf"), 10**400, [1])
     assert [number(value) for value in wrong] == [None] * len(wrong)
     assert number(json.loads("1")) == 1.0
+
+
+def test_a_copy_of_a_run_is_counted_once(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", "softmax", 0, accuracy=0.8)
+    run.write("environment.json", {**run.environment(), "run_id": "1f"})
+    shutil.copytree(run.path, tmp_path / "b")
+    found = collect(tmp_path)
+    assert [run.name for run in found.runs] == ["a"]
+    assert reasons(tmp_path) == {"b": "is a copy of a"}
+
+
+def test_a_run_that_a_comparison_did_not_plan_for_its_place_is_left_out(tmp_path: Path) -> None:
+    make_study(tmp_path, {"softmax": 0.8, "taylorshift": 0.8}, seeds=2)
+    write_record(tmp_path / "study.json", kind="compare")
+    other = tmp_path / "runs/taylorshift/seed-1"
+    for place in ("runs/softmax/seed-0", "runs/softmax/seed-1"):
+        shutil.rmtree(tmp_path / place)
+        shutil.copytree(other, tmp_path / place)
+    told = "is not the planned run, but that of taylorshift/seed-1"
+    assert reasons(tmp_path) == {"softmax/seed-0": told, "softmax/seed-1": told}
+
+
+def test_a_run_without_its_configuration_is_named(tmp_path: Path) -> None:
+    make_study(tmp_path, {"softmax": 0.8}, seeds=3)
+    (tmp_path / "runs/softmax/seed-1/config.yaml").unlink()
+    failed = RunFolder(tmp_path / "runs/softmax/seed-2")
+    set_state(failed, "failed", "out of memory")
+    (failed.path / "config.yaml").unlink()
+    assert reasons(tmp_path) == {
+        "softmax/seed-1": "has no config.yaml",
+        "softmax/seed-2": "failed: out of memory",
+    }
+
+
+@pytest.mark.parametrize("name", ["results.json", "study.json"])
+def test_a_changed_record_of_a_study_is_left_out(tmp_path: Path, name: str) -> None:
+    make_study(tmp_path, {"softmax": 0.8}, seeds=1)
+    record = sealed({"version": 1, "rows": [{"attention": "softmax", "latency_ms": 2.5}]})
+    (tmp_path / name).write_text(json.dumps(record).replace("2.5", "0.5"))
+    assert reasons(tmp_path) == {name: "was changed after it was written"}
+    (tmp_path / name).write_text(json.dumps(record))
+    assert reasons(tmp_path) == {}

@@ -20,7 +20,7 @@ from tests.train.tiny_runs import final_state, forget_manifest, tiny
 
 __all__ = ["saccade"]
 
-TIMED = {"seconds", "img_per_s", "seconds_per_epoch", "peak_memory_mib"}
+TIMED = {"peak_memory_shared", "seconds", "img_per_s", "seconds_per_epoch", "peak_memory_mib"}
 
 
 @pytest.fixture(scope="module")

@@ -45,8 +45,8 @@ def open_run(path: Path) -> RunFolder:
         _say(f"passed over a damaged checkpoint: {fault}")
     if not run.is_finished():
         _say_unfinished(run, newest.step)
-    elif faults:
-        _say(f"its checkpoint of step {newest.step} is used")
+    elif newest.step != (last := run.status().get("step", newest.step)):
+        _say(f"its checkpoint of step {newest.step} is used, not that of its last step {last}")
     return run
 
 

@@ -175,7 +175,7 @@ class _Machine:
             if arguments[0] not in _DTYPES:
                 raise DataError(f"the pickle has an array of dtype {arguments[0][:20]!r}: refused")
             return _Dtype(arguments[0])
-        if part == "encode" and arguments and isinstance(arguments[0], str):
+        if part == "encode" and all(isinstance(a, str) for a in arguments) and arguments:
             # Python 3 writes the bytes of an old-protocol pickle as a call of `codecs.encode`.
             if arguments[1:] not in {(), ("latin1",), ("latin-1",)}:
                 raise DataError(f"the pickle asks for the encoding {str(arguments[1:])[:50]}")
@@ -214,6 +214,8 @@ def _array(shape: Any, dtype: Any, content: Any, *, is_fortran: bool) -> np.ndar
 def _pairs(values: list[Any]) -> Iterator[tuple[Any, Any]]:
     if len(values) % 2:
         raise ValueError("a key without a value")
+    if not all(isinstance(key, str | bytes | int) for key in values[::2]):
+        raise ValueError("a key that is no string or number")  # hashing a tuple may take forever
     return zip(values[::2], values[1::2], strict=True)
 
 

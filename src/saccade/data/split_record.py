@@ -24,6 +24,7 @@ from torch import Tensor
 from saccade.data.images import hash_file
 from saccade.data.splits import Split, Splits
 from saccade.errors import ConfigError
+from saccade.io import Limits, parse_json
 
 __all__ = ["PARTS", "PartRecord", "SplitRecord", "describe_part", "hash_images", "record_split"]
 
@@ -31,6 +32,7 @@ PARTS = ("train", "val", "test")
 _VERSION = 1
 _DIGITS = 16
 _MAX_BYTES = 1 << 30
+_MAX_RATIO = 200  # names and hashes of images compress to a twentieth at best
 _HASHERS = min(8, os.cpu_count() or 1)
 
 
@@ -84,10 +86,11 @@ class SplitRecord:
         """
         try:
             reader = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-            text = reader.decompress(content, _MAX_BYTES)
+            text = reader.decompress(content, min(_MAX_BYTES, _MAX_RATIO * len(content)))
             if not reader.eof:
                 raise ValueError("it is cut short or too large")
-            values = json.loads(text)
+            limits = Limits(size=_MAX_BYTES, depth=4, items=len(content) + 1000)
+            values = parse_json(text.decode(), source, limits=limits)
             if values["version"] > _VERSION:
                 raise ConfigError(f"{source} was written by a newer saccade: upgrade to use it")
             parts = {part: _decode_part(values["parts"][part]) for part in PARTS}

@@ -5,6 +5,7 @@
 - `opening.py` and `reading.py` open and read regular files only, up to a size limit.
 - `parsing.py` checks the size and depth of JSON and YAML before it builds Python objects.
 - `arrays.py` reads NumPy archives.
+- `sealing.py` puts the hash of a JSON object into the object.
 - `terminal.py` escapes names for printing.
 """
 
@@ -24,6 +25,7 @@ from saccade.io.reading import (
     read_yaml,
     sha256_file,
 )
+from saccade.io.sealing import is_unchanged, sealed, unsealed
 from saccade.io.terminal import escape_for_terminal
 from saccade.io.writing import (
     append_text,
@@ -47,6 +49,7 @@ __all__ = [
     "decode_text",
     "escape_for_terminal",
     "is_locked",
+    "is_unchanged",
     "locked",
     "make_folder",
     "open_lock",
@@ -62,9 +65,11 @@ __all__ = [
     "read_text",
     "read_yaml",
     "remove_leftovers",
+    "sealed",
     "sha256_file",
     "sync",
     "try_lock",
+    "unsealed",
     "write_file",
     "write_json",
     "write_new",

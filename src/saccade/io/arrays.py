@@ -60,5 +60,7 @@ def _check_members(archive: zipfile.ZipFile) -> None:
             version = npy.read_magic(file)
             read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
             shape, _, dtype = read(file)
-        if dtype.hasobject or math.prod(shape) * dtype.itemsize > member.file_size:
+        if dtype.kind not in "biuf":
+            raise ValueError(f"{member.filename} holds {dtype}, which is no kind of number")
+        if math.prod(shape) * dtype.itemsize > member.file_size:
             raise ValueError(f"{member.filename} is not a complete array of numbers")

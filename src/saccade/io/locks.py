@@ -101,4 +101,4 @@ def _flock(file: IO[Any], how: int) -> None:
             if second.errno not in unsupported:
                 raise
             message = "its file system has no file locks: use a folder on another disk"
-            raise OSError(error.errno, message, file.name) from None
+            raise OSError(error.errno, message, str(file.name)) from None

@@ -29,6 +29,10 @@ def open_regular(path: Path, *, follow: bool = True) -> BufferedReader:
 
 def open_file(path: Path, flags: int, mode: str) -> IO[bytes]:
     """Open a regular file with flags of `os.open`; otherwise as `open_regular`."""
+    return open(path, mode, opener=lambda _, __: _open_descriptor(path, flags))
+
+
+def _open_descriptor(path: Path, flags: int) -> int:
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -39,7 +43,7 @@ def open_file(path: Path, flags: int, mode: str) -> IO[bytes]:
         raise
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):
-        return os.fdopen(descriptor, mode)
+        return descriptor
     os.close(descriptor)
     if stat.S_ISDIR(kind):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))

@@ -14,6 +14,8 @@ from saccade.io.parsing import Limits
 
 __all__ = ["parse"]
 
+_MAX_DIGITS = 400  # the longest float has 309 before its point
+
 
 def parse(
     text: str,
@@ -112,6 +114,19 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc]
             seen.add(key)
         mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return mapping
+
+
+def _short_number(loader: Any, node: yaml.ScalarNode) -> Any:
+    """Build a number; the time that a long one takes grows with the square of its length."""
+    if len(node.value) > _MAX_DIGITS:
+        told = f"a number must have at most {_MAX_DIGITS} digits, got {len(node.value)}"
+        raise yaml.MarkedYAMLError(problem=told)
+    kind = node.tag.rpartition(":")[2]
+    return getattr(loader, f"construct_yaml_{kind}")(node)
+
+
+for _kind in ("int", "float"):
+    _StrictLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _short_number)
 
 
 # YAML 1.1 reads 1e-4 as a string, because it has no dot. Read it as a number.

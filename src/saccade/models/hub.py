@@ -143,8 +143,10 @@ class HubModel(nn.Module, ModelHubMixin):
                 if key not in known:
                     raise UnknownNameError("key", key, known)
             config = cls.config_class(**values)
+            shapes = _weight_shapes(folder)
+            _check_depth(folder, shapes, config.depth)
             with torch.device("meta"):
-                _check_weights(folder, cls.from_config(config))
+                _check_weights(folder, shapes, cls.from_config(config))
             model = cls.from_config(config, record.get("name"))
         except _WeightsError:
             raise
@@ -239,8 +241,8 @@ class _WeightsError(ConfigError):
     """The weights are missing or do not fit the configuration."""
 
 
-def _check_weights(folder: Path, model: nn.Module) -> None:
-    """Check names and shapes of the weights against `model`; reads only the file's header."""
+def _weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor of the weights, by name; reads only the file's header."""
     path = folder / WEIGHTS_FILE
     if not path.exists():
         raise _WeightsError(f"{path} does not exist: the folder was not saved by save_pretrained")
@@ -250,9 +252,24 @@ def _check_weights(folder: Path, model: nn.Module) -> None:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise _WeightsError(f"{path} cannot be read: {error}") from error
+    return {plain_name(name): shape for name, shape in shapes.items()}
+
+
+def _check_depth(folder: Path, shapes: Mapping[str, tuple[int, ...]], depth: int) -> None:
+    """Check the number of blocks before a model is built, which takes a minute for thousands."""
+    blocks = {name.split(".")[1] for name in shapes if name.startswith("blocks.")}
+    if len(blocks) != depth:
+        path = folder / WEIGHTS_FILE
+        raise _WeightsError(
+            f"{path} does not fit {CONFIG_FILE}: tensors of {len(blocks)} blocks, not of {depth}"
+        )
+
+
+def _check_weights(folder: Path, found: Mapping[str, tuple[int, ...]], model: nn.Module) -> None:
+    """Check names and shapes of the weights against `model`."""
     own = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-    found = {plain_name(name): shape for name, shape in shapes.items()}
     if own != found:
+        path = folder / WEIGHTS_FILE
         different = sorted(key for key in own | found if own.get(key) != found.get(key))
         raise _WeightsError(
             f"{path} does not fit {CONFIG_FILE}: {len(different)} tensors are missing, unexpected "

@@ -16,7 +16,7 @@ from typing import Any
 
 from saccade.config import Config
 from saccade.errors import ConfigError, DamagedRunError
-from saccade.io import read_json
+from saccade.io import is_unchanged, read_json
 from saccade.results import TestedRun
 from saccade.runs import (
     PREDICTIONS,
@@ -154,6 +154,8 @@ def collect(folder: Path) -> Evidence:
         name = _name(run_folder.path, folder)
         try:
             run = _read_run(run_folder, name)
+            _check_place(run, study)
+            _check_single(run, runs)
             runs.append(run)
             left_out += _missing_epochs(run, run_folder)
             left_out += _missing_predictions(run)
@@ -235,6 +237,9 @@ def _read_record(path: Path, left_out: list[LeftOut]) -> dict[str, Any]:
             LeftOut(path.name, plain(f"cannot be read: {_reason(error, path, path.name)}"))
         )
         return {}
+    if isinstance(values, dict) and not is_unchanged(values):
+        left_out.append(LeftOut(path.name, "was changed after it was written"))
+        return {}
     version = number(values.get("version")) if isinstance(values, dict) else None
     if version is None:
         left_out.append(LeftOut(path.name, "is not a record of a study: it has no version"))
@@ -246,8 +251,31 @@ def _read_record(path: Path, left_out: list[LeftOut]) -> dict[str, Any]:
     return dict(values)
 
 
+def _check_place(run: Run, study: Mapping[str, Any]) -> None:
+    """Raise if a comparison planned another run for the folder than the one that is there."""
+    if study.get("kind") != "compare":
+        return
+    config, parts = run.config, run.name.split("/")
+    found = [config.model.attention or "?", f"seed-{config.run.seed}"]
+    found += [f"fold-{config.data.fold}"] if config.data.fold is not None else []
+    if parts != list(map(plain, found)):
+        raise ConfigError(f"is not the planned run, but that of {'/'.join(map(plain, found))}")
+
+
+def _check_single(run: Run, others: Iterable[Run]) -> None:
+    """Raise if a run is a copy of another one, which would be counted twice."""
+    run_id = run.environment.get("run_id")
+    copied = (other.name for other in others if other.environment.get("run_id") == run_id)
+    if run_id is not None and (name := next(copied, None)) is not None:
+        raise ConfigError(f"is a copy of {name}")
+
+
 def _read_run(folder: RunFolder, name: str) -> Run:
     status = folder.status()
+    if not folder.exists():
+        state, message = plain(status.get("state", "")), plain(status.get("message") or "")
+        told = UNFINISHED[state] if state in ("failed", "interrupted") else "has no config.yaml"
+        raise ConfigError(told + (f": {message}" if message else ""))
     config = folder.config()
     state = plain(status.get("state", "half-written: no status.json"))
     if state != "finished" or not (folder.path / "summary.json").exists():

@@ -15,8 +15,8 @@
 
 Reading does not import torch. `status.json` is the last file that a run writes, so a run is
 finished if its state is "finished". Files of a finished run are verified against the manifest when
-they are read. Each checkpoint has its own manifest, which shows whether it is complete and belongs
-to the run.
+they are read, those of another run against its newest checkpoint (`descriptions.py`). Each
+checkpoint has its own manifest, which shows whether it is complete and belongs to the run.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ from saccade.io import (
     write_json,
 )
 from saccade.runs.checkpoints import MAX_COPIED, METRICS, Checkpoint, parse_rows
+from saccade.runs.descriptions import DESCRIPTIONS, RUN, SPLIT, Descriptions, describe
+from saccade.runs.finding import no_run_reason, run_paths
 from saccade.runs.manifest import MANIFEST, Manifest, contradiction, write_manifest
 
 if TYPE_CHECKING:
@@ -59,16 +61,8 @@ if TYPE_CHECKING:
 __all__ = ["MENDABLE", "NO_MANIFEST", "PREDICTIONS", "Checkpoint", "RunFolder", "find_runs"]
 
 PREDICTIONS = "predictions.npz"
-SPLIT = "split.json.gz"
 _MAX_SPLIT_BYTES = 1 << 30
 _ASIDE, _TRASH, _LOCK, _OWNER = ".writing-", ".trash-", ".lock", ".owner"
-_RUNS_BELOW = (
-    "*/config.yaml",
-    "runs/*/seed-*/config.yaml",
-    "runs/*/seed-*/fold-*/config.yaml",
-    "trials/*/config.yaml",
-)
-"""Glob patterns of runs in a folder of runs, a comparison and a search."""
 MAX_METRICS = 1 << 30
 MENDABLE = {METRICS, PREDICTIONS, "summary.json"}
 """Files that a resumed run can write again from its last checkpoint."""
@@ -86,6 +80,7 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._token = ""  # set while this process holds the folder
+        self._described: dict[str, Any] = {}  # what checkpoints hold the description to
         self._checked: dict[Path, tuple[object, str | None]] = {}
 
     @classmethod
@@ -107,7 +102,7 @@ class RunFolder:
         """Open an existing run folder, given as a path or as a `RunFolder`."""
         run = run if isinstance(run, RunFolder) else cls(run)
         if not run.exists():
-            raise ConfigError(f"{str(run.path)!r} is not a run folder: {run._what_is_there()}")
+            raise ConfigError(f"{str(run.path)!r} is not a run folder: {no_run_reason(run.path)}")
         remove_leftovers(run.path)
         return run
 
@@ -125,14 +120,6 @@ class RunFolder:
         """True if a run was started in this folder."""
         return (self.path / "config.yaml").is_file()
 
-    def _what_is_there(self) -> str:
-        """Describe a path that is not a run folder."""
-        if not self.path.is_dir():
-            return "it is a file" if self.path.exists() else "nothing is there"
-        runs = sorted(file.parent for place in _RUNS_BELOW for file in self.path.glob(place))
-        below = f"; there are runs below it, such as {str(runs[0])!r}" if runs else ""
-        return f"it has no config.yaml{below}"
-
     def _holds_something(self) -> bool:
         """True if the folder has files other than those of a process that ended before its run.
 
@@ -146,7 +133,10 @@ class RunFolder:
         path = self.path / "config.yaml"
         content = read_bytes(path, limit=CONFIG_LIMITS.size)
         self._hold(path.name, content)
-        return parse_config(content, path)
+        config = parse_config(content, path)
+        if held := self._descriptions():
+            held.check_config(self.path, config)
+        return config
 
     def dataset(self) -> dict[str, Any]:
         """Classes, image size and normalization of the run's data."""
@@ -265,7 +255,12 @@ class RunFolder:
         Args:
             summary: The result.
             status: Other values for `status.json`.
+
+        Raises:
+            DamagedRunError: The description of the run was changed since its last checkpoint.
         """
+        if held := self._descriptions():
+            held.check_all(self.path, self.config())
         self.write("summary.json", summary)
         run_id = self.environment().get("run_id")
         self.write("status.json", {**status, "manifest": write_manifest(self.path, run_id)})
@@ -306,9 +301,22 @@ class RunFolder:
         return Manifest.read(self.path, status["manifest"])
 
     def _hold(self, name: str, content: bytes | None) -> None:
-        """Raise `DamagedRunError` if a file of a finished run differs from the manifest."""
+        """Raise `DamagedRunError` if a file differs from the manifest or the newest checkpoint."""
         if (manifest := self._manifest()) is not None:
             manifest.check(name, content)
+        elif name in DESCRIPTIONS and (held := self._descriptions()) is not None:
+            held.check(self.path, name, content)
+
+    def holds(self, name: str) -> bool:
+        """True if the newest checkpoint of an unfinished run has the hash of a file."""
+        return name in (held.sha256 if (held := self._descriptions()) else {})
+
+    def _descriptions(self) -> Descriptions | None:
+        """What the newest checkpoint of an unfinished run holds its description to."""
+        if self.is_finished() or not self.exists():
+            return None
+        found = (Descriptions.read(c.path, self._known_id()) for c in reversed(self.checkpoints()))
+        return next((held for held in found if held is not None), None)
 
     def checkpoints(self) -> list[Checkpoint]:
         """All checkpoints from oldest to newest; they may be damaged."""
@@ -368,6 +376,8 @@ class RunFolder:
         try:
             yield aside
             self._copy_metrics(aside)
+            self._described = self._described or describe(self.path)
+            write_json(aside / RUN, self._described)
             hashes = {file.name: sha256_file(file) for file in sorted(aside.iterdir())}
             for name in hashes:
                 sync(aside / name)
@@ -482,8 +492,8 @@ class RunFolder:
 
 
 def find_runs(folder: str | Path) -> list[RunFolder]:
-    """All run folders at or below `folder`, sorted by path."""
-    return [RunFolder(file.parent) for file in sorted(Path(folder).rglob("config.yaml"))]
+    """All run folders at or below `folder`, sorted by path; also those without `config.yaml`."""
+    return [RunFolder(path) for path in run_paths(Path(folder))]
 
 
 def _with_root(config: Config, root: Path | None) -> Config:

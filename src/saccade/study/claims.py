@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, writing_error
 from saccade.io import is_locked, open_lock, read_bytes, try_lock
 
 __all__ = ["Claim", "Claims", "link_new"]
@@ -119,7 +119,18 @@ class Claims:
 
         Args:
             name: Name of the claim, without a dot.
+
+        Raises:
+            ConfigError: The folder cannot be written to, or its file system has no locks.
+            FullDiskError: The disk is full.
         """
+        try:
+            return self._take(name)
+        except OSError as error:
+            message = f"cannot take a claim in {str(self.folder)!r}"
+            raise writing_error(message, error, ConfigError) from None
+
+    def _take(self, name: str) -> Claim | None:
         before = _newest(self.folder, name)
         if before is not None and self._is_taken(before):
             return None

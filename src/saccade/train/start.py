@@ -392,7 +392,8 @@ def _describe(trainer: Trainer, start: Start) -> None:
     run, here = start.run, describe_run(trainer.ranks.device, trainer.ranks.world_size)
     for warning in record_run_split(run, trainer.splits):
         trainer.reporter.note(warning)
-    run.write("dataset.json", describe_data(trainer.splits.info))
+    if not run.holds("dataset.json"):
+        run.write("dataset.json", describe_data(trainer.splits.info))
     if trainer.initial is not None and start.checkpoint is None:
         run.write("initial.json", trainer.initial)
     known = run.environment()

@@ -23,9 +23,12 @@ from typing import Any, Literal, Self
 from saccade.config import differences, dump_config, load_config
 from saccade.errors import ConfigError, DamagedRunError, writing_error
 from saccade.io import (
+    is_unchanged,
     make_folder,
     read_json_object,
     remove_leftovers,
+    sealed,
+    unsealed,
     write_file,
     write_json,
     write_new,
@@ -98,6 +101,8 @@ class ComparisonFolder:
         path = self.path / "study.json"
         try:
             values = read_json_object(path)
+            if not is_unchanged(values):
+                raise ConfigError(f"{str(path)!r} was changed after it was written; restore it")
             if values["kind"] != "compare" or values["version"] != VERSION:
                 kind = f"{values['kind']}, version {values['version']}"
                 raise ConfigError(f"{str(path)!r} is not a comparison of version {VERSION}: {kind}")
@@ -201,6 +206,9 @@ class ComparisonFolder:
             return {}
         try:
             values = read_json_object(path)
+            if not is_unchanged(values):
+                raise ValueError("it was changed after it was written")
+            values = unsealed(values)
             return {attention: dict(found) for attention, found in values.items()}
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(
@@ -209,12 +217,12 @@ class ComparisonFolder:
 
     def write(self, name: str, values: dict[str, Any]) -> None:
         """Replace one of the JSON files, atomically."""
-        write_json(self.path / name, values)
+        write_json(self.path / name, sealed(values))
 
     def _create(self, plan: Plan) -> None:
         make_folder(self.path)
         self._write_base(plan)
-        text = json.dumps(_study(plan), indent=2) + "\n"
+        text = json.dumps(sealed(_study(plan)), indent=2) + "\n"
         write_new(self.path / "study.json", text)  # keeps the file of a machine that was first
 
     def _write_base(self, plan: Plan) -> None:

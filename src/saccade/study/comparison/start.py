@@ -12,6 +12,7 @@ import torch
 
 from saccade.data import Splits, load_splits
 from saccade.errors import ConfigError, Preempted
+from saccade.io import sealed
 from saccade.study.comparison.fairness import check_models, check_run
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.initial import write_initial_weights
@@ -146,6 +147,7 @@ def _write(folder: ComparisonFolder, *, measured_elsewhere: bool = False) -> dic
     missing = [row for row in results["rows"] if row["runs"] and row["latency_batch"] is None]
     if measured_elsewhere and missing:
         results["notes"].append(MEASURED_ELSEWHERE)
+    results = sealed(results)
     folder.write("results.json", results)
     return results
 

@@ -13,6 +13,7 @@ plots/          optimization history and parameter importance, as PNG and SVG
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import warnings
@@ -31,7 +32,16 @@ from saccade.errors import (
     is_transient,
     writing_error,
 )
-from saccade.io import make_folder, read_json_object, remove_leftovers, sync, write_file
+from saccade.io import (
+    is_unchanged,
+    make_folder,
+    read_json_object,
+    remove_leftovers,
+    sealed,
+    sync,
+    unsealed,
+    write_file,
+)
 from saccade.runs import RunFolder
 from saccade.study.attempts import Attempts
 from saccade.study.claims import Claims
@@ -115,7 +125,7 @@ class TuningFolder:
             settings = replace(settings, created=datetime.now(UTC).isoformat(timespec="seconds"))
             aside._write_settings(settings)
             write_file(aside.path / "base.yaml", dump_config(config))
-            aside._create_storage()
+            _create_storage(aside)
             aside.path.rename(folder.path)
             sync(folder.path.parent)
         except OSError as error:
@@ -157,6 +167,9 @@ class TuningFolder:
         path = self.path / "study.json"
         try:
             values = read_json_object(path)
+            if not is_unchanged(values):
+                raise ConfigError(f"{str(path)!r} was changed after it was written; restore it")
+            values = unsealed(values)
             kind, version = values.pop("kind"), values.pop("version")
             if kind != "tune":
                 raise ConfigError(f"{str(path)!r} must be of a search, got a {kind!r} study")
@@ -239,18 +252,30 @@ class TuningFolder:
             return RDBStorage(f"sqlite:///{path}", engine_kwargs=patient)
         return JournalStorage(JournalFileBackend(path, JournalFileOpenLock(path)))
 
-    def _create_storage(self) -> None:
-        prepare_optuna()
-        import optuna
-
-        direction = METRICS[self.settings().metric]
-        storage = self._storage()
-        optuna.create_study(study_name=STUDY, storage=storage, direction=direction)
-        storage.remove_session()
-
     def _write_settings(self, settings: Settings) -> None:
         values = {"version": VERSION, "kind": "tune", **asdict(settings)}
-        RunFolder(self.path).write("study.json", values)
+        RunFolder(self.path).write("study.json", sealed(values))
+
+
+def _create_storage(folder: TuningFolder) -> None:
+    """Create the study in Optuna's storage.
+
+    Raises:
+        OSError: The file cannot be written, or its file system has no file locks.
+    """
+    prepare_optuna()
+    import optuna
+    from sqlalchemy.exc import SQLAlchemyError
+
+    direction = METRICS[folder.settings().metric]
+    try:
+        storage = folder._storage()
+        optuna.create_study(study_name=STUDY, storage=storage, direction=direction)
+        storage.remove_session()
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", error))
+        told = f"SQLite: {reason}; the file system may have no file locks: use another disk"
+        raise OSError(errno.EIO, told) from None
 
 
 def prepare_optuna() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saccade.config import Config, dump_config, with_values
-from saccade.io import write_file
+from saccade.io import sealed, write_file
 from saccade.runs import RunFolder
 from saccade.study.tuning.folder import METRICS, TuningFolder
 from saccade.version import __version__
@@ -32,7 +32,7 @@ def write_results(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
 
     The caller must hold the claim on the study.
     """
-    results = collect(folder, study)
+    results = sealed(collect(folder, study))
     RunFolder(folder.path).write("results.json", results)
     if results["best"] is not None:
         _write_best(folder, results)
