@@ -26,7 +26,7 @@ from saccade.ops.arguments import (
     resolve_scale,
     select_queries,
 )
-from saccade.ops.backends import fused_obstacle, is_transformed, takes_fused
+from saccade.ops.backends import fused_obstacle, is_plain, is_transformed, takes_fused
 from saccade.ops.taylor.choice import choose, crossover
 from saccade.ops.taylor.composed import direct_composed, efficient_composed
 from saccade.ops.taylor.direct import direct
@@ -155,7 +155,7 @@ def _attend(
             algorithm=algorithm,
             normalize_output=normalize_output,
         )
-    if is_transformed():
+    if is_plain() or is_transformed():
         run = direct_composed if algorithm == "direct" else efficient_composed
     else:
         run = direct if algorithm == "direct" else efficient

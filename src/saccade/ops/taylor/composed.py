@@ -1,4 +1,4 @@
-"""Taylor attention made of torch's own operators, for transforms of functions.
+"""Taylor attention made of torch's own operators, for transforms of functions and for export.
 
 `torch.func` (`grad`, `vjp`, `vmap`, `jacrev`), forward-mode differentiation and any order of
 derivatives go through these functions. The operators of `direct.py` and `efficient.py` save memory
@@ -80,4 +80,5 @@ def _prepare(
 def _features(x: Tensor) -> Tensor:
     """phi of all tokens, as in `features.py` but tokens first: (B, H, N, D) -> (B, H, N, F)."""
     first, second = torch.triu_indices(x.shape[-1], x.shape[-1], device=x.device)
-    return torch.cat([x[..., first] * x[..., second], x, torch.ones_like(x[..., :1])], dim=-1)
+    pairs = x.index_select(-1, first) * x.index_select(-1, second)
+    return torch.cat([pairs, x, torch.ones_like(x[..., :1])], dim=-1)
