@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from saccade.errors import ConfigError, ExportError, SaccadeError, shorten
 from saccade.export.algorithm import AlgorithmChoice, choose_algorithm, set_algorithm
 from saccade.export.options import ExportOptions, chosen_layers
-from saccade.layers.positions import resample_grid_positions
+from saccade.layers.positions import interpolate_grid_positions
 from saccade.models.sequence_transformer import SequenceTransformer
 from saccade.models.transformer import Transformer
 from saccade.models.vision_transformer import VisionTransformer
@@ -194,7 +194,7 @@ def _dynamic_positions(
         table = model.pos_embed
         if isinstance(table, nn.Parameter):
             own = model.patch_embed.grid_size
-            return resample_grid_positions(table, own, grid, model.num_prefix_positions)
+            return interpolate_grid_positions(table, own, grid, model.num_prefix_positions)
         return None if table is None else model._new_positions(grid).to(table)
 
     return positions

@@ -130,7 +130,7 @@ def _translate(graph: Graph, model: Transformer, options: ExportOptions) -> Mode
                 verbose=False,
             )
     except Exception as error:  # the exporter raises many kinds
-        reason = " ".join(str(error).splitlines()[0].split()) if str(error) else type(error).__name__
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise ExportError(
             f"attention {model.config.attention!r} cannot be exported to ONNX opset "
             f"{options.opset}: {reason}"

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, ExportError, shorten
 from saccade.export import checking
 from saccade.export.algorithm import AlgorithmChoice
 from saccade.export.graph import Graph, quiet, trace
@@ -69,7 +69,14 @@ def _run_of(content: bytes) -> checking.Runner:
 
     @torch.no_grad()
     def run(inputs: tuple[Tensor, ...]) -> checking.Arrays:
-        return [x.numpy() for x in module(*inputs)]
+        try:
+            return [x.numpy() for x in module(*inputs)]
+        except (AssertionError, RuntimeError) as error:  # a condition of the graph does not hold
+            shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
+            reason = shorten(" ".join(str(error).split()), 200)
+            raise ExportError(
+                f"the exported model does not take inputs of {shapes}: {reason}"
+            ) from error
 
     return run
 

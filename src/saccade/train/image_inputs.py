@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from saccade.data import DatasetInfo
-from saccade.data.folder import scan
+from saccade.data.folder_files import scan
 from saccade.data.images import (
     IMAGE_SUFFIXES,
     MAX_FILE_BYTES,
