@@ -6,11 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from saccade.cli.streams import say
+from saccade.errors import ConfigError
 
 if TYPE_CHECKING:
     from saccade.runs import RunFolder
 
-__all__ = ["open_run", "open_run_or_model"]
+__all__ = ["open_run", "open_run_or_model", "refuse_weights"]
+
+
+def refuse_weights(weights: str | None) -> None:
+    """Raise if weights are chosen for an ONNX file, which has one set of them."""
+    if weights is not None:
+        raise ConfigError(f"weights must be unset for an ONNX file, got {weights!r}")
 
 
 def open_run_or_model(path: Path) -> RunFolder | Path:

@@ -38,7 +38,13 @@ class CheckedModel:
     """
 
     def __init__(self, proto: ModelProto, graph: Graph, max_error: float) -> None:
-        self.proto, self.graph, self.max_error = proto, graph, max_error
+        self.proto, self.max_error = proto, max_error
+        choice = graph.choice
+        self.algorithm = f"{choice.algorithm}: {choice.reason}" if choice.algorithm else ""
+
+    def write(self, path: Path) -> ExportReport:
+        """Write the model."""
+        return ExportReport(path, write_onnx(self.proto, path), self.algorithm, self.max_error)
 
 
 def export_onnx(
@@ -59,9 +65,7 @@ def export_onnx(
     """
     options, path = options or ExportOptions(), Path(path)
     check_target(path, suffix=".onnx")
-    checked = build_onnx(model, options)
-    size = write_onnx(checked.proto, path)
-    return ExportReport(path, size, _algorithm(checked.graph), checked.max_error)
+    return build_onnx(model, options).write(path)
 
 
 def build_onnx(model: Transformer, options: ExportOptions) -> CheckedModel:
@@ -180,7 +184,3 @@ def _require_packages() -> None:
         raise ConfigError(
             f"ONNX files need the package {error.name!r}: pip install 'saccade[export]'"
         ) from None
-
-
-def _algorithm(graph: Graph) -> str:
-    return f"{graph.choice.algorithm}: {graph.choice.reason}" if graph.choice.algorithm else ""
