@@ -1,10 +1,11 @@
 """Small models whose outputs depend on every parameter; the forms of every attention."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from saccade.layers import ATTENTIONS, list_attentions
+from saccade.layers import ATTENTIONS, MultiHeadAttention, list_attentions
 from saccade.models import SequenceTransformer, VisionTransformer, create_model
 
 
@@ -39,3 +40,16 @@ def sequence_model(attention: str = "softmax", **overrides: Any) -> SequenceTran
     """A transformer over 12 symbols."""
     options = {"embed_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 3, **overrides}
     return disturbed(SequenceTransformer(12, 7, embedding="token", attention=attention, **options))
+
+
+def with_every_attention(make: Callable[..., Any]) -> Any:
+    """A model with one block for each form of every attention."""
+    model = make(depth=len(forms()))
+    for block, (attention, algorithm) in zip(model.blocks, forms(), strict=True):
+        options = {} if algorithm == "auto" else {"algorithm": algorithm}
+        block.attn = disturbed(
+            MultiHeadAttention(
+                model.embed_dim, model.config.num_heads, attention, attention_options=options
+            )
+        )
+    return model

@@ -22,7 +22,13 @@ from tests.waiting import PATIENCE_S
 
 WITHOUT_TORCH = """
 import sys
-sys.modules["torch"] = None  # an import of torch raises ImportError
+
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ImportError("torch is not to be imported here")
+
+sys.meta_path.insert(0, NoTorch())
 from saccade.cli import main
 main(sys.argv[1:])
 """

@@ -11,10 +11,21 @@ from saccade.errors import ConfigError, ExportError
 from saccade.export import ExportOptions, export_hub, export_pt2
 from saccade.export.graph import samples
 from saccade.models import load_model
-from tests.export.models import forms, image_model, sequence_model
+from tests.export.models import forms, image_model, sequence_model, with_every_attention
 from tests.export.test_onnx import Planted, exact
 
 
+def test_pt2_through_every_attention(tmp_path: Path) -> None:
+    model = with_every_attention(image_model)
+    module = torch.export.load(export_pt2(model, tmp_path / "m.pt2").path).module()
+    for batch in (1, 2, 5):
+        (x,) = samples(model, batch, seed=batch + 9)
+        with torch.no_grad():
+            (found,) = module(x)
+        np.testing.assert_allclose(found.numpy(), exact(model, x), atol=1e-4)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("attention", "algorithm"), forms())
 def test_pt2(attention: str, algorithm: str, tmp_path: Path) -> None:
     model = image_model(attention)

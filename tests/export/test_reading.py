@@ -83,7 +83,7 @@ def test_data_outside_the_folder(
 
 def test_data_inside_the_folder_is_read(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    onnx.save(onnx.load(model), path, save_as_external_data=True, location="d", size_threshold=0)
+    onnx.save(onnx.load(model), path, save_as_external_data=True, location="d", size_threshold=200)
     image = Image.new("RGB", (16, 16), "red")
     assert open_classifier(path).classify(image) == OnnxClassifier(model).classify(image)
 
