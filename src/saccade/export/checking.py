@@ -20,7 +20,7 @@ from saccade.export.options import MAX_ERROR, ExportOptions
 from saccade.models.transformer import Transformer
 from saccade.models.vision_transformer import VisionTransformer
 
-__all__ = ["BATCHES", "Runner", "check", "layers_of", "locate", "run_of"]
+__all__ = ["BATCHES", "Runner", "check", "layers_of", "run_of"]
 
 BATCHES = (1, 2, 5)
 
@@ -30,7 +30,7 @@ Runner = Callable[[tuple[Tensor, ...]], Arrays]
 
 
 def check(
-    model: Transformer, options: ExportOptions, run: Runner, locate: Callable[[], str]
+    model: Transformer, options: ExportOptions, run: Runner, detailed: Callable[[], Runner]
 ) -> float:
     """Check the outputs of a graph; return the largest error of a logit.
 
@@ -38,7 +38,8 @@ def check(
         model: The model that was exported.
         options: The options of the graph.
         run: Runs the graph.
-        locate: Names the layer where the difference begins; called if there is one.
+        detailed: Makes a runner of the same graph whose outputs are followed by those of
+            `layers_of(model)`; called if there is a difference, to name the layer where it begins.
 
     Raises:
         ExportError: An output differs by more than `MAX_ERROR`, or is not finite where the model's
@@ -53,31 +54,27 @@ def check(
             errors = [_error(x, y, options) for x, y in zip(found, expected, strict=True)]
             for name, error in zip(wanted.names, errors, strict=True):
                 if not error <= limit:
+                    layer = _locate(model, options, detailed(), inputs)
                     raise ExportError(
                         f"the exported model must agree with torch to {limit:g} "
                         f"({options.precision}), got a difference of {error:.2g} in {name!r} with "
-                        f"{len(inputs[0])} samples; it begins in layer {locate()}"
+                        f"{len(inputs[0])} samples; it begins in layer {layer!r}"
                     )
             worst = max(worst, errors[0])
     return worst
 
 
-def locate(model: Transformer, options: ExportOptions, run: Runner, layers: Sequence[str]) -> str:
-    """The first layer whose output in a graph differs from torch by more than `MAX_ERROR`.
-
-    Args:
-        model: The model.
-        options: The options of the graph.
-        run: Runs a graph whose outputs after the logits and maps are those of the layers.
-        layers: Names of the layers, in the order in which they run.
-    """
+def _locate(
+    model: Transformer, options: ExportOptions, run: Runner, inputs: tuple[Tensor, ...]
+) -> str:
+    """The first layer whose output differs from torch by more than `MAX_ERROR`."""
+    layers = layers_of(model)
     wanted = reference(model, torch.float64, options, layers)
-    inputs = next(iter(_inputs(model, options)))
     found, expected = run(inputs)[-len(layers) :], _outputs(wanted, inputs)[-len(layers) :]
     for name, x, y in zip(layers, found, expected, strict=True):
         if not _error(x, y, options) <= MAX_ERROR[options.precision]:
-            return repr(name)
-    return repr("logits")
+            return name
+    return "logits"
 
 
 def layers_of(model: Transformer) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -51,10 +52,16 @@ def export_hub(model: Transformer, path: str | Path) -> ExportReport:
 
 def _check(model: Transformer, folder: Path) -> float:
     """Load the folder and compare its outputs with those of the model."""
-    loaded = Outputs(load_model(folder))
 
-    @torch.no_grad()
-    def run(inputs: tuple[torch.Tensor, ...]) -> checking.Arrays:
-        return [x.numpy() for x in loaded(*inputs)]
+    def runner(layers: Sequence[str]) -> checking.Runner:
+        loaded = Outputs(load_model(folder), layers=layers)
 
-    return checking.check(model, ExportOptions(), run, lambda: "'unknown'")
+        @torch.no_grad()
+        def run(inputs: tuple[torch.Tensor, ...]) -> checking.Arrays:
+            return [x.numpy() for x in loaded(*inputs)]
+
+        return run
+
+    return checking.check(
+        model, ExportOptions(), runner(()), lambda: runner(checking.layers_of(model))
+    )

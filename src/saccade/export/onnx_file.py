@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,15 +73,11 @@ def build_onnx(model: Transformer, options: ExportOptions) -> CheckedModel:
     graph = trace(model, options)
     proto = _translate(graph, model, options)
 
-    def locate() -> str:
-        layers = checking.layers_of(model)
-        detailed = trace(model, options, layers)
-        session = session_of(_translate(detailed, model, options))
-        run = checking.run_of(session, _names(model, detailed.names))
-        return checking.locate(model, options, run, layers)
+    def detailed() -> checking.Runner:
+        traced = trace(model, options, checking.layers_of(model))
+        return _runner(_translate(traced, model, options), model, traced)
 
-    run = checking.run_of(session_of(proto), _names(model, graph.names))
-    max_error = checking.check(model, options, run, locate)
+    max_error = checking.check(model, options, _runner(proto, model, graph), detailed)
     _store(proto, describe(model, options, graph.choice, max_error))
     return CheckedModel(proto, graph, max_error)
 
@@ -116,8 +111,9 @@ def session_of(proto: ModelProto | bytes) -> Any:
     return onnxruntime.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
 
 
-def _names(model: Transformer, outputs: Sequence[str]) -> dict[str, Sequence[str]]:
-    return {"inputs": input_names(model), "outputs": outputs}
+def _runner(proto: ModelProto, model: Transformer, graph: Graph) -> checking.Runner:
+    names = {"inputs": input_names(model), "outputs": graph.names}
+    return checking.run_of(session_of(proto), names)
 
 
 def _translate(graph: Graph, model: Transformer, options: ExportOptions) -> ModelProto:

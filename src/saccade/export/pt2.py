@@ -44,12 +44,10 @@ def export_pt2(
     graph = trace(model, options)
     content = _saved(graph, {})
 
-    def locate() -> str:
-        layers = checking.layers_of(model)
-        detailed = _saved(trace(model, options, layers), {})
-        return checking.locate(model, options, _run_of(detailed), layers)
+    def detailed() -> checking.Runner:
+        return _run_of(_saved(trace(model, options, checking.layers_of(model)), {}))
 
-    max_error = checking.check(model, options, _run_of(content), locate)
+    max_error = checking.check(model, options, _run_of(content), detailed)
     facts = describe(model, options, graph.choice, max_error)
     size = write_output(path, _saved(graph, {METADATA_FILE: json.dumps(facts)}))
     return ExportReport(path, size, _said(graph.choice), max_error, notes=(WARNING,))
