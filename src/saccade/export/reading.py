@@ -25,8 +25,6 @@ MAX_SIDE = 8192  # pixels of an image that a model asks for
 MAX_CLASSES = 1_000_000
 PREFIX = "saccade."
 
-_NUMBERS = ("mean", "std")
-
 
 class Classifier(OnnxClassifier):
     """A checked classifier, and what its file says about itself.
@@ -181,16 +179,19 @@ def _check_facts(facts: dict[str, Any], path: Path) -> None:
     if not (isinstance(given, dict) and 0 < len(names) <= MAX_CLASSES):
         raise DataError(f"{where}: preprocessing must be a mapping, and class_names not empty")
     size, channels = given.get("image_size"), given.get("channels")
-    is_size = isinstance(size, list) and len(size) == 2
-    if not (is_size and all(type(side) is int and 0 < side <= MAX_SIDE for side in size)):
+    if not (_is_list(size, 2, int) and all(0 < side <= MAX_SIDE for side in size)):
         raise DataError(f"{where}: image_size must be two sides of at most {MAX_SIDE} pixels")
     if channels not in (1, 3):
         raise DataError(f"{where}: channels must be 1 or 3, got {channels!r}")
-    for key in _NUMBERS:
-        values = given.get(key)
-        is_list = isinstance(values, list) and len(values) == channels
-        if not (is_list and all(type(x) in (int, float) for x in values)):
+    for key in ("mean", "std"):
+        if not _is_list(given.get(key), channels, int, float):
             raise DataError(f"{where}: {key} must be {channels} numbers")
+
+
+def _is_list(values: Any, length: int, *kinds: type) -> bool:
+    """True for a list of this length whose items have one of the types; bool is no int here."""
+    is_list = isinstance(values, list) and len(values) == length
+    return is_list and all(type(value) in kinds for value in values)
 
 
 def _line(error: Exception) -> str:
