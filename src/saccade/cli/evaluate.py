@@ -9,11 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from saccade.cli.runs import open_run_or_model, refuse_weights
+from saccade.cli.runs import check_onnx_use, is_onnx, open_run_or_model
 from saccade.cli.streams import escape, say
 from saccade.cli.tables import cells, fit, padded, terminal_width
 from saccade.errors import ConfigError
-from saccade.export.reading import is_onnx
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -77,7 +76,7 @@ def _evaluate_onnx(
     data_root: Path | None,
 ) -> dict[str, Any]:
     """Evaluate an ONNX file, without torch."""
-    refuse_weights(weights)
+    check_onnx_use(weights)
     if split != "test":
         raise ConfigError(f"split must be 'test' for an ONNX file, got {split!r}")
     from saccade.export.inference import evaluate_onnx

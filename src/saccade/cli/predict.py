@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saccade.cli.images import exit_if_any, find_each
-from saccade.cli.runs import open_run_or_model, refuse_weights
+from saccade.cli.runs import check_onnx_use, is_onnx, open_run_or_model
 from saccade.cli.streams import escape, say
 from saccade.errors import DataError
-from saccade.export.reading import is_onnx
 
 if TYPE_CHECKING:
     from saccade.runs import RunFolder
@@ -53,7 +52,7 @@ def predict(
     if not names:
         exit_if_any(faults)
     if folder is None:
-        refuse_weights(weights)
+        check_onnx_use(weights)
         classify = _onnx_classifier(run, device)
     else:
         classify = _classifier(folder, weights, device)

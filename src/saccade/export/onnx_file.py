@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from saccade.errors import ConfigError, ExportError
+from saccade.errors import ExportError
 from saccade.export import checking
 from saccade.export.graph import Graph, input_names, quiet, trace
 from saccade.export.metadata import describe
 from saccade.export.options import ExportOptions
 from saccade.export.output import check_target, write_output
+from saccade.export.packages import require_packages
 from saccade.export.report import ExportReport
 from saccade.models.transformer import Transformer
 
@@ -69,7 +70,7 @@ def export_onnx(
 
 def build_onnx(model: Transformer, options: ExportOptions) -> CheckedModel:
     """Make the ONNX model in memory, and check it."""
-    _require_packages()
+    require_packages("onnx", "onnxruntime", "onnxscript")
     graph = trace(model, options)
     proto = _translate(graph, model, options)
 
@@ -169,14 +170,3 @@ def _store(proto: ModelProto, facts: dict[str, Any]) -> None:
     del proto.metadata_props[:]
     for key, fact in facts.items():
         proto.metadata_props.add(key=f"saccade.{key}", value=json.dumps(fact, ensure_ascii=False))
-
-
-def _require_packages() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            f"ONNX files need the package {error.name!r}: pip install 'saccade[export]'"
-        ) from None

@@ -18,7 +18,7 @@ from saccade.io import RECORD_LIMITS, check_regular, open_regular, parse_json
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
-__all__ = ["Classifier", "is_onnx", "open_classifier"]
+__all__ = ["Classifier", "open_classifier"]
 
 MAX_BYTES = 2 << 30  # protobuf holds less
 MAX_SIDE = 8192  # pixels of an image that a model asks for
@@ -38,11 +38,6 @@ class Classifier(OnnxClassifier):
     def __init__(self, path: Path, facts: dict[str, Any], providers: tuple[str, ...]) -> None:
         self.path, self.facts = path, facts
         super().__init__(path, providers)
-
-
-def is_onnx(path: Path) -> bool:
-    """True if a path is meant as an ONNX file and not as a folder."""
-    return path.suffix.lower() == ".onnx" and not path.is_dir()
 
 
 def open_classifier(path: Path, *, device: str = "auto") -> Classifier:
