@@ -162,7 +162,7 @@ def _sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
     for part, values in arrays.items():
         array = np.ascontiguousarray(values)
         digest.update(f"{part} {array.shape} {array.dtype.str}\n".encode())
-        digest.update(memoryview(array).cast("B"))
+        digest.update(array.data.cast("B"))
     return digest.hexdigest()
 
 

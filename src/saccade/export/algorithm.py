@@ -63,4 +63,4 @@ def set_algorithm(attn: MultiHeadAttention, choice: AlgorithmChoice) -> None:
     """Let an attention use the algorithm; without dropout, which would force the quadratic one."""
     attn.core.attn_drop = 0.0
     if choice.algorithm:
-        attn.core.algorithm = choice.algorithm
+        attn.core.algorithm = choice.algorithm  # type: ignore[assignment]

@@ -181,7 +181,7 @@ def _copied(model: Transformer, options: ExportOptions) -> Transformer:
     own.set_grad_checkpointing(False)
     if options.dynamic_size and isinstance(own, VisionTransformer):
         own.patch_embed.strict_img_size = False
-        own.positions = _dynamic_positions(own)  # type: ignore[method-assign]
+        own.positions = _dynamic_positions(own)  # type: ignore[method-assign, assignment]
     return own
 
 

@@ -173,8 +173,9 @@ def _check_facts(facts: dict[str, Any], path: Path) -> None:
         raise DataError(f"{where}: class_names must be a list of names")
     if not (isinstance(given, dict) and 0 < len(names) <= MAX_CLASSES):
         raise DataError(f"{where}: preprocessing must be a mapping, and class_names not empty")
-    size, channels = given.get("image_size"), given.get("channels")
-    if not (_is_list(size, 2, int) and all(0 < side <= MAX_SIDE for side in size)):
+    size: Any = given.get("image_size")
+    channels = given.get("channels")
+    if not (_is_list(size, 2, int) and 0 < min(size) <= max(size) <= MAX_SIDE):
         raise DataError(f"{where}: image_size must be two sides of at most {MAX_SIDE} pixels")
     if channels not in (1, 3):
         raise DataError(f"{where}: channels must be 1 or 3, got {channels!r}")
