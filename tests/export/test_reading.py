@@ -13,6 +13,7 @@ from PIL import Image
 from saccade.errors import DataError, ExportError
 from saccade.export import OnnxClassifier, export_onnx
 from saccade.export.inference import classify_file
+from saccade.export.onnx_file import write_onnx
 from saccade.export.reading import open_classifier
 from tests.export.models import image_model, sequence_model
 
@@ -86,6 +87,20 @@ def test_data_inside_the_folder_is_read(model: Path, tmp_path: Path) -> None:
     onnx.save(onnx.load(model), path, save_as_external_data=True, location="d", size_threshold=200)
     image = Image.new("RGB", (16, 16), "red")
     assert open_classifier(path).classify(image) == OnnxClassifier(model).classify(image)
+
+
+def test_a_large_model_has_its_tensors_beside_it(model: Path, tmp_path: Path) -> None:
+    proto = onnx.load(model)
+    before = proto.SerializeToString()
+    size = write_onnx(proto, tmp_path / "large.onnx", limit=1000)
+    assert proto.SerializeToString() == before
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert sizes.keys() == {"large.onnx", "large.onnx.data"}
+    assert sum(sizes.values()) == size
+    assert sizes["large.onnx.data"] > 5000
+    image = Image.new("RGB", (16, 16), "red")
+    own = open_classifier(tmp_path / "large.onnx").classify(image)
+    assert own == OnnxClassifier(model).classify(image)
 
 
 def test_a_loop(spoiled: Callable[..., Path]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,9 @@ __all__ = ["CheckedModel", "build_onnx", "export_onnx", "session_of"]
 
 MAX_ONE_FILE = (2 << 30) - (1 << 24)
 """Bytes of a model in one file; protobuf holds less than 2 GiB."""
+
+MIN_ASIDE = 1024
+"""Bytes of the smallest tensor that is written beside a large model."""
 
 
 class CheckedModel:
@@ -83,33 +88,62 @@ def build_onnx(model: Transformer, options: ExportOptions) -> CheckedModel:
     return CheckedModel(proto, graph, max_error)
 
 
-def write_onnx(proto: ModelProto, path: Path) -> int:
-    """Write an ONNX model in one file, or its tensors beside it from 2 GiB; return the bytes."""
-    if proto.ByteSize() < MAX_ONE_FILE:
+def write_onnx(proto: ModelProto, path: Path, *, limit: int = MAX_ONE_FILE) -> int:
+    """Write an ONNX model in one file, or its tensors beside it from `limit` on.
+
+    Returns:
+        The number of bytes.
+    """
+    if proto.ByteSize() < limit:
         return write_output(path, proto.SerializeToString())
-    from onnx.external_data_helper import convert_model_to_external_data, set_external_data
-
-    aside = io.BytesIO()
-    name = f"{path.name}.data"
-    convert_model_to_external_data(proto, all_tensors_to_one_file=True, location=name)
-    for tensor in proto.graph.initializer:
-        if tensor.HasField("raw_data") and tensor.external_data:
-            set_external_data(tensor, name, offset=aside.tell(), length=len(tensor.raw_data))
-            aside.write(tensor.raw_data)
-            tensor.ClearField("raw_data")
-    size = write_output(path.with_name(name), aside.getvalue())
-    return size + write_output(path, proto.SerializeToString())
+    beside = path.with_name(f"{path.name}.data")
+    check_target(beside, suffix=".data")
+    with _tensors_aside(proto, beside.name) as contents:
+        size = write_output(beside, lambda file: file.writelines(contents))
+        try:
+            return size + write_output(path, proto.SerializeToString())
+        except BaseException:
+            beside.unlink()
+            raise
 
 
-def session_of(proto: ModelProto | bytes) -> Any:
+@contextmanager
+def _tensors_aside(proto: ModelProto, name: str) -> Iterator[list[bytes]]:
+    """Let a model refer to a file of its tensors; yields the content of that file."""
+    from onnx import TensorProto
+
+    tensors = [x for x in proto.graph.initializer if len(x.raw_data) >= MIN_ASIDE]
+    contents = [x.raw_data for x in tensors]
+    offset = 0
+    for tensor, content in zip(tensors, contents, strict=True):
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", name), ("offset", offset), ("length", len(content))):
+            tensor.external_data.add(key=key, value=str(value))
+        offset += len(content)
+    try:
+        yield contents
+    finally:
+        for tensor, content in zip(tensors, contents, strict=True):
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            tensor.raw_data = content
+
+
+def session_of(proto: ModelProto) -> Any:
     """An ONNX Runtime session on the CPU."""
     import onnxruntime
 
-    content = proto if isinstance(proto, bytes) else proto.SerializeToString()
     settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 3
+    settings.log_severity_level = 4  # failures are raised
     settings.intra_op_num_threads = torch.get_num_threads()
-    return onnxruntime.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
+    with tempfile.TemporaryDirectory() as folder:
+        source: str | bytes = str(Path(folder) / "model.onnx")
+        if proto.ByteSize() < MAX_ONE_FILE:
+            source = proto.SerializeToString()
+        else:
+            write_onnx(proto, Path(str(source)))
+        return onnxruntime.InferenceSession(source, settings, providers=["CPUExecutionProvider"])
 
 
 def _runner(proto: ModelProto, model: Transformer, graph: Graph) -> checking.Runner:

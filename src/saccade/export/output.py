@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from saccade.errors import ConfigError, ExportError, writing_error
 from saccade.io import make_folder, remove_leftovers, write_file
@@ -22,7 +24,7 @@ def check_target(path: Path, *, suffix: str) -> None:
         raise ConfigError(f"out must be a new file, got {str(path)!r}, which exists")
 
 
-def write_output(path: Path, content: bytes) -> int:
+def write_output(path: Path, content: bytes | Callable[[BinaryIO], object]) -> int:
     """Write a file atomically; return its size."""
     try:
         make_folder(path.parent)
@@ -30,4 +32,4 @@ def write_output(path: Path, content: bytes) -> int:
         write_file(path, content)
     except OSError as error:
         raise writing_error(f"cannot write {str(path)!r}", error, ExportError) from None
-    return len(content)
+    return path.stat().st_size
