@@ -16,6 +16,7 @@ from saccade.export import ExportOptions, export_onnx
 from saccade.export.algorithm import choose_algorithm
 from saccade.export.graph import samples
 from saccade.export.onnx_file import build_onnx, session_of
+from saccade.layers import MultiHeadAttention
 from saccade.layers.cores import SoftmaxCore
 from saccade.ops.backends import is_plain, plain_operators
 from tests.export.models import forms, image_model, sequence_model, with_every_attention
@@ -45,6 +46,20 @@ def assert_equal(proto: onnx.ModelProto, model: Any, limit: float, **options: An
         assert found.shape == expected.shape
         scale = max(1.0, np.abs(expected).max()) if limit > 1e-3 else 1.0
         assert np.abs(found - expected).max() <= limit * scale
+
+
+@ALL
+def test_no_graph_holds_the_number_of_tokens_fast(attention: str, algorithm: str) -> None:
+    """torch refuses to trace where the code makes a constant of a dynamic size."""
+    options = {} if algorithm == "auto" else {"algorithm": algorithm}
+    layer = MultiHeadAttention(8, 2, attention, attention_options=options).eval()
+    tokens = torch.export.Dim("tokens", min=2, max=1 << 20)
+    with plain_operators(), torch.no_grad():
+        found = torch.export.export(
+            layer, (torch.randn(1, 9, 8),), dynamic_shapes=({1: tokens},), strict=False
+        )
+    x = torch.randn(1, 5, 8)
+    torch.testing.assert_close(found.module()(x), layer(x))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
