@@ -160,7 +160,12 @@ def quiet() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        unseen = io.StringIO()
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(unseen),
+            contextlib.redirect_stderr(unseen),
+        ):
             warnings.simplefilter("ignore")
             yield
     finally:
