@@ -18,6 +18,7 @@ __all__ = [
     "ConfigError",
     "DamagedRunError",
     "DataError",
+    "ExportError",
     "FullDiskError",
     "Preempted",
     "RunLockedError",
@@ -102,6 +103,12 @@ class DataError(SaccadeError, ValueError):
 
 class TrainingError(SaccadeError, RuntimeError):
     """Training cannot continue, for example after a non-finite loss or without memory."""
+
+    exit_code = 4
+
+
+class ExportError(SaccadeError, RuntimeError):
+    """A model that cannot be exported, or whose exported file computes something else."""
 
     exit_code = 4
 

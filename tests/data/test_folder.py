@@ -14,7 +14,7 @@ from PIL import Image
 
 from saccade.config import AugmentConfig, DataConfig
 from saccade.data import Loader, Splits, load_splits, make_loader
-from saccade.data.folder import scan
+from saccade.data.folder_files import scan
 from saccade.data.images import BadImageError, read_image, to_rgb
 from saccade.errors import ConfigError, DataError
 from tests.data.pictures import bomb, close_folder, good_folder, picture, save, truncate

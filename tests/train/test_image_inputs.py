@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from saccade.data.pictures import find_pictures
 from saccade.errors import ConfigError, DataError
-from saccade.train.image_inputs import find_pictures
 from tests.data.pictures import close_folder, picture, save
 
 

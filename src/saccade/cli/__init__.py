@@ -5,7 +5,7 @@ code:
 
     2    usage or configuration
     3    data
-    4    training failed, out of memory, or disk full
+    4    training failed, export refused, out of memory, or disk full
     75   stopped by a signal; --resume continues
     130  Ctrl-C
     143, 129, 138   SIGTERM, SIGHUP, SIGUSR1 in a command without --resume
@@ -48,6 +48,7 @@ COMMANDS = {
     "evaluate": "Measure a run's model on its validation or test set.",
     "predict": "Classify images with a run's model.",
     "explain": "Draw a run's attention maps and samples of its data.",
+    "export": "Write a model as ONNX, pt2 or a folder for the Hub.",
     "compare": "Train several attentions alike and compare them.",
     "tune": "Search a recipe's settings by validation accuracy.",
     "list": "List models, attentions, datasets or recipes.",

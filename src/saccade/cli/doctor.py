@@ -21,6 +21,7 @@ EXTRAS = {
     "triton": ("triton",),
     "tune": ("optuna",),
     "timm": ("timm",),
+    "export": ("onnx", "onnxscript", "onnxruntime"),
     "track": ("tensorboard", "trackio"),
     "hub": ("datasets", "pyarrow"),
 }

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from saccade.cli.runs import open_run_or_model
+from saccade.cli.runs import check_onnx_use, is_onnx, open_run_or_model
 from saccade.cli.streams import escape, say
 from saccade.cli.tables import cells, fit, padded, terminal_width
+from saccade.errors import ConfigError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -22,7 +23,12 @@ MIN_LETTERS = 4
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run folder, or a folder of save_pretrained.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="A run folder, a folder of save_pretrained, or an exported .onnx file."
+        ),
+    ],
     split: Annotated[str, typer.Option(help="train, val or test")] = "test",
     weights: Annotated[
         str | None, typer.Option(help="best or last; default: as the run was configured")
@@ -41,19 +47,41 @@ def evaluate(
     """Measure a trained model.
 
     Reports top-1 and top-5 accuracy, accuracy by class, confusion, calibration and throughput.
+    ONNX files are measured without torch, on their test images.
     """
-    folder = open_run_or_model(run)
-    from saccade.train.inference import data_to_evaluate, evaluate_run
+    if is_onnx(run):
+        result = _evaluate_onnx(run, split, weights, device, batch_size, data, data_root)
+    else:
+        folder = open_run_or_model(run)
+        from saccade.train.inference import data_to_evaluate, evaluate_run
 
-    result = evaluate_run(
-        folder,
-        split=split,
-        weights=weights,
-        device=device,
-        batch_size=batch_size,
-        data=data_to_evaluate(folder, name=data, root=data_root),
-    )
+        result = evaluate_run(
+            folder,
+            split=split,
+            weights=weights,
+            device=device,
+            batch_size=batch_size,
+            data=data_to_evaluate(folder, name=data, root=data_root),
+        )
     say(json.dumps(result) if as_json else _table(result))
+
+
+def _evaluate_onnx(
+    path: Path,
+    split: str,
+    weights: str | None,
+    device: str,
+    batch_size: int,
+    data: str | None,
+    data_root: Path | None,
+) -> dict[str, Any]:
+    """Evaluate an ONNX file, without torch."""
+    check_onnx_use(weights)
+    if split != "test":
+        raise ConfigError(f"split must be 'test' for an ONNX file, got {split!r}")
+    from saccade.export.inference import evaluate_onnx
+
+    return evaluate_onnx(path, data=data, data_root=data_root, device=device, batch_size=batch_size)
 
 
 def _table(result: dict[str, Any]) -> str:

@@ -6,11 +6,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from saccade.cli.streams import say
+from saccade.errors import ConfigError
 
 if TYPE_CHECKING:
     from saccade.runs import RunFolder
 
-__all__ = ["open_run", "open_run_or_model"]
+__all__ = ["check_onnx_use", "is_onnx", "open_run", "open_run_or_model"]
+
+
+def is_onnx(path: Path) -> bool:
+    """True if a path is meant as an ONNX file and not as a folder."""
+    return path.suffix.lower() == ".onnx" and not path.is_dir()
+
+
+def check_onnx_use(weights: str | None) -> None:
+    """Raise if ONNX files cannot be run here, or if weights are chosen; a file has one set."""
+    from saccade.export.packages import require_packages
+
+    require_packages("onnx", "onnxruntime")
+    if weights is not None:
+        raise ConfigError(f"weights must be unset for an ONNX file, got {weights!r}")
 
 
 def open_run_or_model(path: Path) -> RunFolder | Path:

@@ -12,7 +12,7 @@ from typing import Any
 
 from PIL import Image
 
-from saccade.data.folder import scan, split_folders, subfolders
+from saccade.data.folder_files import scan, split_folders, subfolders
 from saccade.data.images import IMAGE_SUFFIXES, BadImageError, load_rgb, opened
 
 __all__ = ["KINDS", "Finding", "FolderReport", "check_folder"]

@@ -13,25 +13,18 @@ It is an error if all sub-folders look like splits but form none of these layout
 
 from __future__ import annotations
 
-import errno
-import os
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from saccade.config import DataConfig
 from saccade.data.bad_images import bad_image_limit
-from saccade.data.images import (
-    DEFAULT_IMAGE_SIZE,
-    IMAGE_SUFFIXES,
-    printable,
-    read_image,
-)
+from saccade.data.folder_files import class_names, labeled_images, names_in, split_folders
+from saccade.data.images import DEFAULT_IMAGE_SIZE, printable, read_image
 from saccade.data.normalization import measure_channels
 from saccade.data.splits import (
     TEST_FRACTION,
@@ -51,18 +44,9 @@ __all__ = [
     "RecordedFolder",
     "load_folder",
     "load_recorded_folder",
-    "scan",
-    "split_folders",
-    "subfolders",
 ]
 
 _STATISTICS_IMAGES = 512
-_SPLIT_NAMES = {
-    "train": ("train", "training"),
-    "val": ("val", "valid", "validation"),
-    "test": ("test",),
-}
-_LIKE_SPLITS = frozenset(name for names in _SPLIT_NAMES.values() for name in names) | {"testing"}
 
 
 @dataclass(frozen=True)
@@ -210,101 +194,10 @@ def _by_position(split: Split) -> Split:
     return replace(split, source=replace(split.source, is_split_by_name=False))
 
 
-def split_folders(root: Path) -> dict[str, Path]:
-    """Return the folder of each split; the root itself is `train` if it has no split folders.
-
-    Raises:
-        DataError: The root is missing or cannot be read, or all of its sub-folders look like splits
-            but form no accepted layout.
-    """
-    present = subfolders(root)
-    found = {}
-    for part, accepted in _SPLIT_NAMES.items():
-        if name := next((name for name in accepted if name in present), None):
-            found[part] = root / name
-    understood = "train" in found and len(found) == len(present)
-    if present and not understood and all(name.lower() in _LIKE_SPLITS for name in present):
-        raise DataError(
-            f"{str(root)!r}: the sub-folders {', '.join(map(repr, present))} look like splits, not "
-            "classes; accepted: 'train', with or without 'val' and 'test', in lower case and one "
-            "of each, or one sub-folder a class"
-        )
-    return found if "train" in found else {"train": root}
-
-
-def class_names(folder: Path) -> tuple[str, ...]:
-    """Return the sorted names of the sub-folders; fewer than two are an error."""
-    names = tuple(subfolders(folder))
-    if len(names) < 2:
-        found = f"only the class {names[0]!r}" if names else "no sub-folder"
-        raise DataError(
-            f"{printable(folder)} must have at least two classes, one sub-folder each, got {found}"
-        )
-    return names
-
-
-def subfolders(folder: Path) -> list[str]:
-    """Return the sorted names of the folders in a folder, without hidden ones."""
-    try:
-        return sorted(e.name for e in folder.iterdir() if e.is_dir() and e.name[0] != ".")
-    except OSError as error:
-        _refuse(error)
-
-
-def _refuse(error: OSError) -> NoReturn:
-    reasons = {errno.ENOENT: "no such folder", errno.ENOTDIR: "not a folder"}
-    reason = reasons.get(error.errno or 0, f"the folder cannot be read: {error.strerror}")
-    raise DataError(f"{str(error.filename)!r}: {reason}") from None
-
-
-def scan(folder: Path, on_error: Callable[[OSError], object] = _refuse) -> list[Path]:
-    """Return all files below a folder, sorted, without hidden ones.
-
-    Links to folders are followed. A folder with several names is read once.
-
-    Args:
-        folder: The folder.
-        on_error: Called for every folder that cannot be read; raises a `DataError` by default.
-    """
-    found: list[Path] = []
-    entered: set[Path] = set()
-    for where, folders, files in os.walk(folder, onerror=on_error, followlinks=True):
-        real = Path(where).resolve()
-        if real in entered:
-            folders.clear()
-            continue
-        entered.add(real)
-        folders[:] = sorted(name for name in folders if name[0] != ".")
-        found += [Path(where, name) for name in files if name[0] != "."]
-    return sorted(found)
-
-
 def _read_split(folder: Path, names: tuple[str, ...], config: DataConfig) -> Split:
-    present = set(subfolders(folder))
-    unknown = present - set(names)
-    if unknown:
-        raise DataError(
-            f"{printable(folder)}: class {min(unknown)!r} has no training images; add some, or "
-            "remove the class"
-        )
-    paths: list[str] = []
-    labels: list[int] = []
-    for label, name in enumerate(names):
-        if name not in present:
-            continue
-        images = [p for p in scan(folder / name) if p.suffix.lower() in IMAGE_SUFFIXES]
-        if not images:
-            raise DataError(f"class {name!r} is empty: no image in {printable(folder / name)}")
-        paths += map(str, images)
-        labels += [label] * len(images)
-    if not paths:
-        raise DataError(
-            f"{printable(folder)} must have a sub-folder per class, such as {names[0]!r}, got "
-            "none; add images or remove the folder"
-        )
+    paths, labels = labeled_images(folder, names)
     assert config.root is not None
-    below = len(config.root.parts)
-    names_below = tuple("/".join(Path(path).parts[below:]) for path in paths)
+    names_below = names_in(config.root, paths)
     source = FolderSource(tuple(paths), names_below, _size(config), bad_image_limit(config))
     return Split(torch.tensor(labels, dtype=torch.int64), source=source)
 

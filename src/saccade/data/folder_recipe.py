@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from saccade.config import Config, list_recipes, load_config, make_config, with_overrides
-from saccade.data.folder import class_names, scan, split_folders
+from saccade.data.folder_files import class_names, scan, split_folders
 from saccade.data.images import IMAGE_SUFFIXES, BadImageError, opened, printable
 from saccade.errors import ConfigError, DataError
 

@@ -17,16 +17,18 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
 
-from saccade.data.splits import Box
 from saccade.errors import DataError
 from saccade.io import escape_for_terminal, open_regular
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from saccade.data.splits import Box
 
 __all__ = [
     "DEFAULT_IMAGE_SIZE",
@@ -43,6 +45,7 @@ __all__ = [
     "opened_bytes",
     "printable",
     "read_image",
+    "read_square",
     "square",
     "to_rgb",
     "to_tensor",
@@ -96,19 +99,22 @@ def read_image(path: Path, size: int, box: Box | None = None) -> Tensor:
             infinite pixels.
     """
     with opened(path) as image:
-        return _pixels(image, path, size, box)
+        return to_tensor(read_square(image, path, size, box))
 
 
 def decode_image(content: bytes, name: str, size: int, box: Box | None = None) -> Tensor:
     """Decode the content of an image file as `read_image` does; errors use `name` as its name."""
     with opened_bytes(content, name) as image:
-        return _pixels(image, name, size, box)
+        return to_tensor(read_square(image, name, size, box))
 
 
-def _pixels(image: Image.Image, name: Path | str, size: int, box: Box | None) -> Tensor:
+def read_square(
+    image: Image.Image, name: Path | str, size: int, box: Box | None = None
+) -> Image.Image:
+    """Decode an opened image as RGB, crop it as `read_image` does, and resize it."""
     if image.format == "JPEG" and box is None:
         image.draft("RGB", (2 * size, 2 * size))
-    return to_tensor(square(load_rgb(image, name), size, box))
+    return square(load_rgb(image, name), size, box)
 
 
 def square(image: Image.Image, size: int, box: Box | None = None) -> Image.Image:
@@ -127,6 +133,8 @@ def square(image: Image.Image, size: int, box: Box | None = None) -> Image.Image
 
 def to_tensor(image: Image.Image) -> Tensor:
     """Convert an RGB image to uint8 (3, H, W)."""
+    import torch  # the functions that return no tensors work without it
+
     return torch.from_numpy(np.asarray(image).transpose(2, 0, 1).copy())
 
 

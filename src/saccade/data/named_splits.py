@@ -13,13 +13,23 @@ from __future__ import annotations
 import hashlib
 import unicodedata
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-__all__ = ["fold_by_name", "hold_out_by_name", "name_draws", "quotas", "subset_by_name"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "fold_by_name",
+    "held_out",
+    "hold_out_by_name",
+    "name_draws",
+    "quotas",
+    "stratified_sample",
+    "subset_by_name",
+]
 
 Draws = NDArray[np.float64]
 
@@ -49,13 +59,43 @@ def hold_out_by_name(labels: Tensor, draws: Draws, fraction: float) -> tuple[Ten
         Positions kept and positions held out, each ascending. Every class keeps at least one image.
         At least one image is held out of a class whose share rounds to one or more.
     """
+    out = held_out(labels.numpy(), draws, fraction)
+    return _positions(~out), _positions(out)
+
+
+def held_out(labels: NDArray[np.int64], draws: Draws, fraction: float) -> NDArray[np.bool_]:
+    """Return the mask of the images that `hold_out_by_name` holds out."""
     out = np.zeros(len(labels), dtype=bool)
     for members in _classes(labels, draws):
         out[members[: _held_count(draws[members], fraction)]] = True
     wanted = round(fraction * len(labels))
     if wanted and not out.any():  # every class is too small to hold out an image
         out[_lowest(labels, draws, wanted)] = True
-    return _positions(~out), _positions(out)
+    return out
+
+
+def stratified_sample(
+    labels: NDArray[np.int64], order: NDArray[np.int64], fraction: float, *, spared: int
+) -> NDArray[np.bool_]:
+    """Return the mask of a sample of every class, the first in `order`, by largest remainder.
+
+    Args:
+        labels: int64 (N,).
+        order: A permutation of the positions.
+        fraction: Fraction to take.
+        spared: Number of images of each class that are not taken.
+    """
+    shuffled = labels[order]
+    classes, sizes = np.unique(shuffled, return_counts=True)
+    held = [
+        order[np.flatnonzero(shuffled == label)[:quota]]
+        for label, quota in zip(
+            classes, quotas(sizes, fraction).clip(max=sizes - spared), strict=True
+        )
+    ]
+    out = np.zeros(len(labels), dtype=bool)
+    out[np.concatenate([*held, np.empty(0, dtype=np.int64)]).astype(np.int64)] = True
+    return out
 
 
 def _held_count(draws: Draws, fraction: float) -> int:
@@ -69,7 +109,7 @@ def _held_count(draws: Draws, fraction: float) -> int:
     return min(max(below, least), most, size - 1)
 
 
-def _lowest(labels: Tensor, draws: Draws, count: int) -> NDArray[np.int64]:
+def _lowest(labels: NDArray[np.int64], draws: Draws, count: int) -> NDArray[np.int64]:
     """Return the `count` images with the lowest numbers, excluding the last image of each class."""
     spared = [members[:-1] for members in _classes(labels, draws)]
     free = np.concatenate([*spared, np.empty(0, dtype=np.int64)]).astype(np.int64)
@@ -78,10 +118,10 @@ def _lowest(labels: Tensor, draws: Draws, count: int) -> NDArray[np.int64]:
 
 def subset_by_name(labels: Tensor, draws: Draws, count: int) -> Tensor:
     """Return positions of a stratified subset of `count` images, or all if there are fewer."""
-    if count >= len(labels):
-        return torch.arange(len(labels))
-    taken = np.zeros(len(labels), dtype=bool)
-    classes = list(_classes(labels, draws))
+    taken = np.full(len(labels), count >= len(labels))
+    if taken.all():
+        return _positions(taken)
+    classes = list(_classes(labels.numpy(), draws))
     sizes = np.array([len(members) for members in classes])
     for members, quota in zip(classes, quotas(sizes, count / len(labels)), strict=True):
         taken[members[:quota]] = True
@@ -96,7 +136,7 @@ def fold_by_name(labels: Tensor, draws: Draws, folds: int, fold: int) -> tuple[T
     """
     inside = np.zeros(len(labels), dtype=bool)
     before = 0  # images in previous classes; decides which folds get one more image
-    for members in _classes(labels, draws):
+    for members in _classes(labels.numpy(), draws):
         parts = np.arange(before, before + len(members)) % folds
         sizes = np.bincount(parts, minlength=folds)
         start = int(sizes[:fold].sum())
@@ -115,13 +155,15 @@ def quotas(sizes: NDArray[np.int64], fraction: float) -> NDArray[np.int64]:
     return found
 
 
-def _classes(labels: Tensor, draws: Draws) -> Iterator[NDArray[np.int64]]:
+def _classes(labels: NDArray[np.int64], draws: Draws) -> Iterator[NDArray[np.int64]]:
     """Yield the positions of each class, ordered by their numbers."""
     order = np.argsort(draws, kind="stable")
-    found = labels.numpy()[order]
+    found = labels[order]
     for label in np.unique(found):
         yield order[found == label]
 
 
 def _positions(mask: NDArray[np.bool_]) -> Tensor:
+    import torch  # masks and draws need NumPy only
+
     return torch.from_numpy(np.flatnonzero(mask))

@@ -8,41 +8,21 @@ every device, and the conversion to float32 is exact, so CPU and CUDA give ident
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 import torch
 from torch import Tensor
+
+from saccade.data.keys import GOLDEN, STEPS, Purpose, make_key, signed
 
 __all__ = ["Purpose", "make_key", "permutation", "random_bits", "uniforms"]
 
 STREAMS = 256
-_WORD = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-
-
-class Purpose(IntEnum):
-    """The use of a key; keys of different purposes are independent."""
-
-    ORDER = 1
-    AUGMENT = 2
-    SPLIT = 3
-    SHAPES = 4
-
-
-def make_key(seed: int, epoch: int, purpose: Purpose) -> int:
-    """Mix a seed, an epoch and a purpose into one 64-bit key, as a signed integer."""
-    key = 0
-    for word in (seed, epoch, int(purpose)):
-        key = _mix_int((key + word + _GOLDEN) & _WORD)
-    return _signed(key)
 
 
 def random_bits(key: int | Tensor, counter: Tensor) -> Tensor:
     """Return 64 random bits for every counter, as int64 of the counter's shape."""
-    z = counter * _signed(_GOLDEN) + key
-    for shift, factor in _STEPS:
-        z = (z ^ _shift_right(z, shift)) * _signed(factor)
+    z = counter * signed(GOLDEN) + key
+    for shift, factor in STEPS:
+        z = (z ^ _shift_right(z, shift)) * signed(factor)
     return z ^ _shift_right(z, 31)
 
 
@@ -70,13 +50,3 @@ def permutation(key: int, size: int, device: torch.device | str = "cpu") -> Tens
 def _shift_right(z: Tensor, by: int) -> Tensor:
     """Shift right with zeros (logical shift); torch's own shift keeps the sign."""
     return (z >> by) & ((1 << (64 - by)) - 1)
-
-
-def _signed(word: int) -> int:
-    return word - (1 << 64) if word >> 63 else word
-
-
-def _mix_int(z: int) -> int:
-    for shift, factor in _STEPS:
-        z = ((z ^ (z >> shift)) * factor) & _WORD
-    return z ^ (z >> 31)

@@ -13,14 +13,16 @@ from torch import Tensor
 
 from saccade.config import DataConfig
 from saccade.data.block_shuffle import block_range
+from saccade.data.held_out import TEST_FRACTION, TEST_SEED
+from saccade.data.keys import Purpose, make_key, permuted
 from saccade.data.named_splits import (
     fold_by_name,
     hold_out_by_name,
     name_draws,
-    quotas,
+    stratified_sample,
     subset_by_name,
 )
-from saccade.data.randomness import Purpose, make_key, permutation
+from saccade.data.randomness import permutation
 from saccade.errors import DataError
 
 __all__ = [
@@ -43,10 +45,6 @@ __all__ = [
     "stratified_split",
     "stratified_subset",
 ]
-
-# The test split of sets without an official one; these two numbers must not change.
-TEST_FRACTION = 0.2
-TEST_SEED = 0
 
 Box = tuple[float, float, float, float]
 """Top, left, height and width of a crop, as fractions of the image."""
@@ -220,17 +218,8 @@ def stratified_split(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor
 
 def _drawn(labels: Tensor, fraction: float, seed: int, *, spared: int) -> Tensor:
     """Return the mask of a stratified sample that leaves at least `spared` images of each class."""
-    order = permutation(make_key(seed, 0, Purpose.SPLIT), len(labels)).numpy()
-    shuffled = labels.numpy()[order]
-    classes, sizes = np.unique(shuffled, return_counts=True)
-    held = [
-        order[np.flatnonzero(shuffled == label)[:quota]]
-        for label, quota in zip(
-            classes, quotas(sizes, fraction).clip(max=sizes - spared), strict=True
-        )
-    ]
-    out = np.zeros(len(labels), dtype=bool)
-    out[np.concatenate([*held, np.empty(0, dtype=np.int64)]).astype(np.int64)] = True
+    order = permuted(make_key(seed, 0, Purpose.SPLIT), len(labels))
+    out = stratified_sample(labels.numpy(), order, fraction, spared=spared)
     return torch.from_numpy(out)
 
 

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from saccade.data import DatasetInfo, Split
+from saccade.data.pictures import find_pictures
 from saccade.errors import ConfigError, DataError
 from saccade.runs import RunFolder
-from saccade.train.image_inputs import find_pictures, normalize, open_picture
+from saccade.train.image_inputs import normalize, open_picture
 from saccade.train.run_data import check_image, load_run_data
 
 __all__ = ["Album", "Picture", "check_same_images", "denormalize", "pixels_at"]

@@ -40,6 +40,9 @@ class AttentionCore(nn.Module, ABC):
     can_drop_weights: ClassVar[bool] = True
     """True if the mechanism can form its weights in training, which `attn_drop` needs."""
 
+    export_obstacle: ClassVar[str | None] = None
+    """Why the mechanism has no graph that can be exported; None if it has one."""
+
     def __init__(self, num_heads: int, head_dim: int, *, attn_drop: float = 0.0) -> None:
         super().__init__()
         self.num_heads = num_heads

@@ -16,6 +16,7 @@ from torch import Tensor
 from saccade.errors import ConfigError
 
 __all__ = [
+    "interpolate_grid_positions",
     "resample_grid_positions",
     "resample_line_positions",
     "sinusoidal_1d",
@@ -77,9 +78,19 @@ def resample_grid_positions(
         new_grid: Rows and columns of the result.
         num_prefix_tokens: Number of entries in front of the grid.
     """
-    prefix, grid = table[:, :num_prefix_tokens], table[:, num_prefix_tokens:]
     if old_grid == new_grid:
         return table
+    return interpolate_grid_positions(table, old_grid, new_grid, num_prefix_tokens)
+
+
+def interpolate_grid_positions(
+    table: Tensor,
+    old_grid: tuple[int, int],
+    new_grid: tuple[int, int],
+    num_prefix_tokens: int = 0,
+) -> Tensor:
+    """As `resample_grid_positions`, without a special case for equal grids."""
+    prefix, grid = table[:, :num_prefix_tokens], table[:, num_prefix_tokens:]
     image = grid.float().reshape(1, *old_grid, -1).permute(0, 3, 1, 2)  # (1, C, rows, columns)
     image = F.interpolate(image, size=new_grid, mode="bicubic", antialias=True)
     grid = image.permute(0, 2, 3, 1).flatten(1, 2).to(table.dtype)

@@ -119,7 +119,11 @@ def window_weights(
         _by_window(q[:, :, prefix:], layout), windows_k, key_mask=mask
     )  # (B * W, H, L, prefix + L)
     if queries is None:
-        queries = slice(None)
+        # Without a choice of rows no shape depends on data, so that the graph can be exported.
+        patches = _rows_of_patches(maps, layout, torch.arange(layout.place.numel()), batch)
+        shared = slice(0, prefix)
+        first = core.attention_weights(q, k, queries=shared, key_mask=key_mask)
+        return torch.cat([first, patches], dim=2) if prefix else patches
     chosen = torch.arange(tokens, device=q.device)[queries]
     rows = q.new_zeros(batch, heads, chosen.numel(), tokens)
     is_prefix = chosen < prefix
@@ -127,19 +131,33 @@ def window_weights(
         rows[:, :, is_prefix] = core.attention_weights(
             q, k, queries=chosen[is_prefix], key_mask=key_mask
         )
-    place = layout.place[chosen[~is_prefix] - prefix]
-    window = place // layout.patch.shape[1]
+    rows[:, :, ~is_prefix] = _rows_of_patches(maps, layout, chosen[~is_prefix] - prefix, batch)
+    return rows
+
+
+def _rows_of_patches(maps: Tensor, layout: WindowLayout, chosen: Tensor, batch: int) -> Tensor:
+    """Spread the weights of chosen patches over all tokens: (B, H, P, N).
+
+    Args:
+        maps: Weights in the windows, (B * W, H, L, prefix + L).
+        layout: The windows.
+        chosen: Indices of the patches, (P,).
+        batch: Number of samples B.
+    """
+    places = layout.patch.shape[1]
+    prefix = maps.shape[-1] - places
+    place = layout.place[chosen.to(layout.place.device)]
     local = _join(maps, batch)[:, :, place]  # (B, H, P, prefix + L)
     target = torch.cat(
         [
-            torch.arange(prefix, device=q.device).expand(len(place), -1),
-            layout.patch[window] + prefix,
+            torch.arange(prefix, device=place.device).expand(len(place), -1),
+            layout.patch[place // places] + prefix,
         ],
         dim=1,
     ).expand_as(local)
-    spread = q.new_zeros(batch, heads, len(place), tokens).scatter_add_(3, target, local)
-    rows[:, :, ~is_prefix] = spread
-    return rows
+    tokens = prefix + layout.place.numel()
+    spread = local.new_zeros(batch, local.shape[1], len(place), tokens)
+    return spread.scatter_add_(3, target, local)
 
 
 def check_window(window: int | tuple[int, int] | None) -> tuple[int, int] | None:

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from saccade.layers.attentions import ATTENTIONS
 from saccade.models.config import ViTConfig
+from saccade.stats import accuracy_interval
 from saccade.version import __version__
 
 if TYPE_CHECKING:
@@ -191,8 +193,16 @@ def _accuracy(trained: Mapping[str, Any], *, is_measured: bool) -> str:
         return "Not known: the run did not measure these weights on its test images."
     accuracy = f"{100 * result['accuracy']:.2f} % of {result['count']:,} test images"
     if is_measured:
-        return f"{accuracy} (top-1, one run)."
+        return f"{accuracy} (top-1, one run{_interval(result['accuracy'], result['count'])})."
     return f"Not known: the weights changed after the run, which classified {accuracy} correctly."
+
+
+def _interval(accuracy: float, count: int) -> str:
+    """The interval of an accuracy over new images."""
+    if count < 2:
+        return ""
+    found = accuracy_interval(np.arange(count) < round(accuracy * count))
+    return f"; 95 % interval over images {100 * found.low:.2f} to {100 * found.high:.2f} %"
 
 
 def _limits(model: HubModel, trained: Mapping[str, Any]) -> str:

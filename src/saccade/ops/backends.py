@@ -1,6 +1,8 @@
 """Whether a function can run fused on the GPU (Triton), shared by the families of ops."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import get_args
 
@@ -19,13 +21,39 @@ __all__ = [
     "has_bfloat16",
     "is_compiled_for_gpu",
     "is_differentiated_forward",
+    "is_plain",
     "is_transformed",
+    "plain_operators",
     "takes_fused",
 ]
 
 MAX_WIDTH = 128
 
 TRITON_INSTALLED = find_spec("triton") is not None
+
+_plain = 0
+"""How many `plain_operators` contexts are open in this process."""
+
+
+@contextmanager
+def plain_operators() -> Iterator[None]:
+    """Build every attention from torch's own operators, so that its graph can be exported.
+
+    No kernel and no operator of this library is called. Results are those of the other paths to
+    rounding; memory is quadratic where an algorithm is. It holds for the whole process: other
+    threads that compute meanwhile take the same path.
+    """
+    global _plain
+    _plain += 1
+    try:
+        yield
+    finally:
+        _plain -= 1
+
+
+def is_plain() -> bool:
+    """Whether `plain_operators` is active."""
+    return _plain > 0
 
 
 def takes_fused(backend: Backend, obstacle: str | None, *, preferred: bool) -> bool:
@@ -45,6 +73,8 @@ def takes_fused(backend: Backend, obstacle: str | None, *, preferred: bool) -> b
 
 def fused_obstacle(v: Tensor, head_dim: int | None = None) -> str | None:
     """Why no kernel can take these tensors, if none can."""
+    if is_plain():
+        return "plain_operators() asks for torch's own operators"
     if is_transformed():
         return "torch.func and forward-mode differentiation need torch's own operators"
     if not TRITON_INSTALLED:

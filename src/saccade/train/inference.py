@@ -31,7 +31,7 @@ from saccade.train.saved_model import (
 )
 from saccade.train.step import PRECISIONS
 
-__all__ = ["Predictor", "data_to_evaluate", "evaluate_run"]
+__all__ = ["Predictor", "data_to_evaluate", "evaluate_run", "load_part"]
 
 Split = Literal["train", "val", "test"]
 Which = Literal["best", "last"]
@@ -68,7 +68,7 @@ def evaluate_run(
     _check("split", split, Split)
     predictor = Predictor(run, weights=weights, device=device)
     info = predictor.info
-    result = predictor.evaluate(_load_part(predictor, data, split), batch_size=batch_size)
+    result = predictor.evaluate(load_part(predictor, data, split), batch_size=batch_size)
     return {
         "run": str(predictor.path),
         "split": split,
@@ -106,7 +106,7 @@ def data_to_evaluate(
     return other_data(name, root, own.image_size)
 
 
-def _load_part(predictor: Predictor, data: DataConfig | None, split: str) -> Part:
+def load_part(predictor: Predictor, data: DataConfig | None, split: str) -> Part:
     """One split of the data; it must have images, and the classes of the model."""
     run = predictor.run
     if run is None:

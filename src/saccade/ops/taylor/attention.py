@@ -26,7 +26,7 @@ from saccade.ops.arguments import (
     resolve_scale,
     select_queries,
 )
-from saccade.ops.backends import fused_obstacle, is_transformed, takes_fused
+from saccade.ops.backends import fused_obstacle, is_plain, is_transformed, takes_fused
 from saccade.ops.taylor.choice import choose, crossover
 from saccade.ops.taylor.composed import direct_composed, efficient_composed
 from saccade.ops.taylor.direct import direct
@@ -155,7 +155,7 @@ def _attend(
             algorithm=algorithm,
             normalize_output=normalize_output,
         )
-    if is_transformed():
+    if is_plain() or is_transformed():
         run = direct_composed if algorithm == "direct" else efficient_composed
     else:
         run = direct if algorithm == "direct" else efficient
@@ -230,6 +230,8 @@ def output_factor(k: Tensor, key_mask: Tensor | None, dtype: torch.dtype) -> flo
     """sqrt(N / D), N the number of keys attended to: a number, or (B, 1, 1, 1) where masked."""
     if key_mask is None and is_traced():  # N is a tensor, and stays open
         return (torch.as_tensor(k.shape[2], dtype=dtype, device=k.device) / k.shape[3]).sqrt()
+    if key_mask is None and is_plain():  # a number would hold N fast in an exported graph
+        return (k.new_ones(k.shape[2], dtype=dtype).sum() / k.shape[3]).sqrt()
     if key_mask is None:
         factor: float = (k.shape[2] / k.shape[3]) ** 0.5  # math.sqrt would hold N fast in a graph
         return factor

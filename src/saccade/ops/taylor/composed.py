@@ -1,4 +1,4 @@
-"""Taylor attention made of torch's own operators, for transforms of functions.
+"""Taylor attention made of torch's own operators, for transforms of functions and for export.
 
 `torch.func` (`grad`, `vjp`, `vmap`, `jacrev`), forward-mode differentiation and any order of
 derivatives go through these functions. The operators of `direct.py` and `efficient.py` save memory
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from saccade.ops.arguments import compute_dtype, in_full_precision
+from saccade.ops.backends import is_plain
 from saccade.ops.taylor.denominators import denominator_floor, safe_denominator
 from saccade.ops.taylor.features import feature_weights
 
@@ -37,7 +38,7 @@ def direct_composed(
     w = c + s * (b + a * s)
     if key_mask is not None:
         w = w.masked_fill(~key_mask[:, None, None, :], 0)
-    floor = denominator_floor(key_mask, k.shape[2], a, b, c)
+    floor = denominator_floor(key_mask, _count(k), a, b, c)
     z = safe_denominator(w.sum(dim=-1), floor)
     return ((w @ values) / z.unsqueeze(-1)).to(q.dtype)
 
@@ -58,9 +59,9 @@ def efficient_composed(
     if key_mask is not None:
         ones = ones.masked_fill(~key_mask[:, None, :, None], 0)
     weights = feature_weights(q.shape[-1], *coefficients, keys)
-    state = weights * (_features(keys).mT @ torch.cat([values, ones], dim=-1))  # (B, H, F, E+1)
-    y = _features(queries) @ state  # (B, H, N, E+1)
-    floor = denominator_floor(key_mask, k.shape[2], *coefficients)
+    state = weights * (_features(keys) @ torch.cat([values, ones], dim=-1))  # (B, H, F, E+1)
+    y = _features(queries).mT @ state  # (B, H, N, E+1)
+    floor = denominator_floor(key_mask, _count(k), *coefficients)
     z = safe_denominator(y[..., -1], floor)
     return (y[..., :-1] / z.unsqueeze(-1)).to(q.dtype)
 
@@ -77,7 +78,14 @@ def _prepare(
     return q.to(dtype) * scale, keys, values
 
 
+def _count(k: Tensor) -> int | Tensor:
+    """The number of keys: as a tensor in a graph for export, where a number would be a constant."""
+    return k.new_ones(k.shape[2], dtype=compute_dtype(k.dtype)).sum() if is_plain() else k.shape[2]
+
+
 def _features(x: Tensor) -> Tensor:
-    """phi of all tokens, as in `features.py` but tokens first: (B, H, N, D) -> (B, H, N, F)."""
+    """phi of all tokens, feature-major as in `features.py`: (B, H, N, D) -> (B, H, F, N)."""
+    rows = x.mT
     first, second = torch.triu_indices(x.shape[-1], x.shape[-1], device=x.device)
-    return torch.cat([x[..., first] * x[..., second], x, torch.ones_like(x[..., :1])], dim=-1)
+    pairs = rows.index_select(-2, first) * rows.index_select(-2, second)
+    return torch.cat([pairs, rows, torch.ones_like(rows[..., :1, :])], dim=-2)

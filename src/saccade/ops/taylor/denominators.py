@@ -12,7 +12,7 @@ __all__ = ["denominator_floor", "numerator_gradient", "safe_denominator"]
 
 
 def denominator_floor(
-    key_mask: Tensor | None, keys: int, a: float, b: float, c: float
+    key_mask: Tensor | None, keys: int | Tensor, a: float, b: float, c: float
 ) -> float | Tensor:
     """The smallest possible row sum: a number, or (B, 1, 1) where keys are masked."""
     smallest_weight = max(0.0, c - b * b / (4 * a))
