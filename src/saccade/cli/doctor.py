@@ -23,6 +23,7 @@ EXTRAS = {
     "timm": ("timm",),
     "track": ("tensorboard", "trackio"),
     "hub": ("datasets", "pyarrow"),
+    "serve": ("fastapi", "uvicorn"),
 }
 """Optional extras and the modules that each installs."""
 

@@ -25,7 +25,7 @@ from saccade.data.images import (
 )
 from saccade.errors import ConfigError, DataError
 
-__all__ = ["as_input", "find_pictures", "normalize", "open_picture"]
+__all__ = ["as_input", "decode_input", "find_pictures", "normalize", "open_picture"]
 
 _CHUNK_BYTES = 1 << 20
 LUMA = (0.299, 0.587, 0.114)
@@ -76,6 +76,11 @@ def open_picture(name: str, info: DatasetInfo) -> Tensor:
     size = max(info.image_size)
     pixels = _read_stdin(size) if name == "-" else read_image(Path(name), size)
     return normalize(_cropped(pixels, info), info)
+
+
+def decode_input(content: bytes, name: str, info: DatasetInfo) -> Tensor:
+    """Decode the content of an image file as `open_picture` does; errors use `name` as its name."""
+    return normalize(_cropped(decode_image(content, name, max(info.image_size)), info), info)
 
 
 def as_input(image: Image.Image | str | Path | Tensor, info: DatasetInfo) -> Tensor:
