@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from saccade.serve import Settings, create_app
+from saccade.serve import create_app
 from saccade.serve.served import open_models
 from saccade.train import train
 from tests.train.tiny_runs import tiny
@@ -71,7 +71,3 @@ def listening(app: FastAPI) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
-
-
-def settings(**changes: object) -> Settings:
-    return Settings(**changes)  # type: ignore[arg-type]

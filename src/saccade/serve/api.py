@@ -67,8 +67,8 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 def make_api(state: State) -> APIRouter:
     """The routes below `/api`."""
     router = APIRouter(prefix="/api", responses=PROBLEMS)
+    _add_models(router, state)  # first, because routes are searched in order
     _add_catalog(router, state)
-    _add_models(router, state)
     _add_views(router, state)
     return router
 
@@ -116,7 +116,7 @@ def _add_models(router: APIRouter, state: State) -> None:
         """Classify a picture. Requests that wait at the same time are computed in one batch."""
         served = state.model(model)
         found = await state.picture(request, picture)
-        ranked = served.predictor.ranked(await state.logits(served, found))
+        ranked = await state.classify(served, found)
         classes = [{"name": name, "probability": p} for name, p in ranked]
         return JSONResponse({"model": served.id, "picture": found.id, "classes": classes})
 

@@ -15,7 +15,7 @@ from saccade.errors import ConfigError, SaccadeError
 from saccade.explain.hooks import check_model
 from saccade.explain.images import Album, pixels_at
 from saccade.models import VisionTransformer
-from saccade.serve.pictures import Picture, as_png
+from saccade.serve.pictures import Picture, PictureError, as_png, model_input
 from saccade.serve.swaps import Swaps
 from saccade.train.inference import Predictor
 from saccade.train.saved_model import data_of, load_saved_data
@@ -23,6 +23,7 @@ from saccade.train.saved_model import data_of, load_saved_data
 __all__ = ["Sample", "ServedModel", "open_models"]
 
 MAX_SAMPLES = 12
+ClassProbability = tuple[str, float]
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,28 @@ class ServedModel:
         return self.swaps.model
 
     @torch.inference_mode()
-    def classify(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Logits (K,) of each normalized picture (C, H, W), in one forward pass."""
-        images = torch.stack(list(inputs)).to(self.predictor.device)
-        return list(self.model(images).float().cpu())
+    def classify(self, pictures: Sequence[Picture]) -> list[list[ClassProbability] | PictureError]:
+        """Classes and probabilities of pictures, most probable first, in one forward pass.
+
+        A picture that cannot be decoded gives its error and does not disturb the others.
+        """
+        inputs = [self._input(picture) for picture in pictures]
+        images = [own for own in inputs if isinstance(own, Tensor)]
+        ranked = iter(self._ranked(images) if images else ())
+        return [next(ranked) if isinstance(own, Tensor) else own for own in inputs]
+
+    def _input(self, picture: Picture) -> Tensor | PictureError:
+        try:
+            return model_input(picture, self.predictor.info)
+        except PictureError as error:
+            return error
+
+    def _ranked(self, images: Sequence[Tensor]) -> Iterator[list[ClassProbability]]:
+        logits = self.model(torch.stack(list(images)).to(self.predictor.device))
+        probabilities, orders = logits.float().softmax(1).sort(descending=True)
+        names = self.predictor.info.class_names
+        for row, order in zip(probabilities.tolist(), orders.tolist(), strict=True):
+            yield [(names[index], p) for index, p in zip(order, row, strict=True)]
 
     def as_json(self) -> dict[str, Any]:
         """What a client must know about the model; no path is among it."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import Request
-from torch import Tensor
 
 from saccade.errors import UnknownNameError
 from saccade.layers.attentions import ATTENTIONS
@@ -97,11 +96,11 @@ class State:
             raise PictureError(too_many_bytes(self.settings), 413)
         return bytes(content)
 
-    async def logits(self, model: ServedModel, picture: Picture) -> Tensor:
-        """Logits (K,) of a picture, computed with others that wait."""
-        image = await asyncio.to_thread(model_input, picture, model.predictor.info)
-        logits: Tensor = await self.compute.batched(model.id, image, model.classify)
-        return logits
+    async def classify(self, model: ServedModel, picture: Picture) -> list[tuple[str, float]]:
+        """Classes of a picture by probability, computed with other pictures that wait."""
+        ranked: list[tuple[str, float]]
+        ranked = await self.compute.batched(model.id, picture, model.classify)
+        return ranked
 
     def explain(
         self, model: ServedModel, picture: Picture, swaps: Sequence[Swap], focus: Focus
