@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -13,9 +14,11 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from PIL import Image
 
+from saccade.report import write_report
 from saccade.serve import create_app
 from saccade.serve.served import open_models
 from saccade.train import train
+from tests.serve.browsing import CHROMIUM, FLAGS, Visit
 from tests.train.tiny_runs import tiny
 
 SIZES = ("model.overrides.depth=2", "model.overrides.patch_size=2")
@@ -71,3 +74,28 @@ def listening(app: FastAPI) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
+
+
+@pytest.fixture(scope="session")
+def server(runs: list[Path]) -> Iterator[str]:
+    report = write_report(runs[0].parent, formats=["html"]).out / "report.html"
+    with listening(create_app(open_models(runs), reports=[("both", report)])) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser: Any, server: str) -> Iterator[Visit]:
+    made = Visit(browser, server)
+    yield made
+    assert made.foreign == []
+    made.context.close()

@@ -30,9 +30,6 @@ def detail(response: Any) -> str:
     return found
 
 
-# ------------------------------------------------------------------ pictures
-
-
 def bomb(width: int, height: int) -> bytes:
     """A small PNG that says it is huge."""
 
@@ -135,9 +132,6 @@ def test_a_sample_is_the_test_picture(client: TestClient, app: FastAPI, runs: li
             assert own["probability"] == pytest.approx(p, abs=1e-6)
 
 
-# ----------------------------------------------------------------- arguments
-
-
 @pytest.mark.parametrize(
     ("params", "status", "words"),
     [
@@ -165,9 +159,6 @@ def test_a_bad_argument_is_named(
 def test_unknown_pages(client: TestClient) -> None:
     for path in ("/nope", "/page/nope.js", "/page/..%2Fapp.py", "/reports/0", "/docs", "/redoc"):
         assert client.get(path).status_code == 404
-
-
-# ------------------------------------------------------------------- callers
 
 
 @pytest.mark.parametrize(
@@ -246,9 +237,6 @@ def test_every_answer_has_the_headers(client: TestClient) -> None:
         assert headers["cross-origin-resource-policy"] == "same-origin"
     assert "unsafe" not in POLICY
     assert "http" not in POLICY
-
-
-# ---------------------------------------------------------- disk and secrets
 
 
 def test_nothing_is_written_and_no_path_is_told(

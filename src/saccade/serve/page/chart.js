@@ -1,5 +1,5 @@
 // A chart of times over tokens on log axes, drawn at the width that it has.
-import { accent, duration, h, svg, whole } from "./dom.js";
+import { accent, h, svg, whole } from "./dom.js";
 
 const HEIGHT = 340, LEFT = 62, RIGHT = 66, TOP = 14, BOTTOM = 44;
 const MARKS = { softmax: [], direct: ["dotted"], linear: [] };
@@ -44,7 +44,8 @@ export function drawChart(place, { times, crossings, colors, tokens, title }) {
     drawing.append(group);
   }
   nameEnds(ends, width);
-  for (const { slower, tokens: n } of crossings) if (n !== null && times[slower]) markCrossing(drawing, x, y, n, timeAt(times.linear, n));
+  const marks = crossings.filter(({ slower, tokens: n }) => n !== null && times[slower]).sort((a, b) => a.tokens - b.tokens);
+  marks.forEach(({ tokens: n }, i) => markCrossing(drawing, x, y, n, timeAt(times.linear, n), i % 2 === 1));
   place.replaceChildren(drawing);
 }
 
@@ -52,13 +53,12 @@ function axes(drawing, { width, x, y, n0, n1, low, high }) {
   for (let power = low; power <= high; power += 1) {
     drawing.append(svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(10 ** power), y2: y(10 ** power) }));
     const label = svg("text", { x: LEFT - 8, y: y(10 ** power) + 4, "text-anchor": "end" });
-    label.textContent = power < 0 && power >= -3 ? `${10 ** (power + 3)} µs` : power < -3 ? `${10 ** (power + 6)} ns` : duration(10 ** power);
+    label.textContent = powerOfTen(power);
     drawing.append(label);
   }
-  const doublings = Math.log2(n1 / n0);
-  const every = Math.max(1, Math.ceil(doublings / ((width - LEFT - RIGHT) / 62)));
-  for (let n = n0, i = 0; n <= n1 * 1.001; n *= 2, i += 1) {
-    if (i % every) continue;
+  const every = Math.max(1, Math.ceil(Math.log2(n1 / n0) / ((width - LEFT - RIGHT) / 62)));
+  for (let power = Math.ceil(Math.log2(n0)); 2 ** power <= n1; power += every) {
+    const n = 2 ** power;
     const label = svg("text", { x: x(n), y: HEIGHT - BOTTOM + 18, "text-anchor": "middle" });
     label.textContent = whole(n);
     drawing.append(label);
@@ -66,6 +66,13 @@ function axes(drawing, { width, x, y, n0, n1, low, high }) {
   const name = svg("text", { x: (LEFT + width - RIGHT) / 2, y: HEIGHT - 6, "text-anchor": "middle" });
   name.textContent = "tokens";
   drawing.append(name);
+}
+
+/** 10^power milliseconds as a short text. */
+function powerOfTen(power) {
+  if (power >= 3) return `${10 ** (power - 3)} s`;
+  if (power >= 0) return `${10 ** power} ms`;
+  return power >= -3 ? `${10 ** (power + 3)} µs` : `${10 ** (power + 6)} ns`;
 }
 
 /** Names at the right end of the curves, apart from each other. */
@@ -81,10 +88,10 @@ function nameEnds(ends, width) {
   }
 }
 
-function markCrossing(drawing, x, y, tokens, ms) {
+function markCrossing(drawing, x, y, tokens, ms, isAbove) {
   if (ms === null) return;
   drawing.append(svg("circle", { class: "cross", cx: x(tokens), cy: y(ms), r: 5.5 }));
-  const label = svg("text", { class: "cross-name", x: x(tokens), y: y(ms) + 21, "text-anchor": "middle" });
+  const label = svg("text", { class: "cross-name", x: x(tokens), y: y(ms) + (isAbove ? -13 : 22), "text-anchor": "middle" });
   label.textContent = whole(tokens);
   drawing.append(label);
 }

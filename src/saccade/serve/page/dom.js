@@ -35,12 +35,11 @@ export const byId = (id) => document.getElementById(id);
 export const percent = (p) => `${(100 * p).toFixed(2)} %`;
 export const weight = (w) => w.toFixed(4);
 export const whole = (n) => Math.round(n).toLocaleString("en-US");
-export const milliseconds = (ms) => `${ms.toPrecision(3)} ms`;
 
-/** A time as a short text: 0.0123 ms, 4.56 ms, 1.23 s. */
+/** A time as a short text: 12.3 ns, 4.56 µs, 1.23 ms, 1.2 s. */
 export function duration(ms) {
-  if (ms >= 1000) return `${(ms / 1000).toPrecision(3)} s`;
-  return `${Number(ms.toPrecision(3))} ms`;
+  const [factor, unit] = ms >= 1000 ? [0.001, "s"] : ms >= 0.1 ? [1, "ms"] : ms >= 0.0001 ? [1000, "µs"] : [1e6, "ns"];
+  return `${Number((ms * factor).toPrecision(3))} ${unit}`;
 }
 
 /** A labeled slider. `shown` makes the text of a value; `help` says what it does. */

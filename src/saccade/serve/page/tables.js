@@ -2,6 +2,8 @@
 import { accent, h, percent } from "./dom.js";
 import { shared } from "./shared.js";
 
+const shownVariation = (value) => (value < 10 ? value.toFixed(2) : value.toFixed(0));
+
 /** A table a swapped attention: a row for each layer, a cell for each head. */
 export function showDiffer(place, { panels }, now, choose) {
   const [first, ...others] = panels;
@@ -14,9 +16,9 @@ export function showDiffer(place, { panels }, now, choose) {
         row.map((value, head) => h("td", {}, h("button", {
           type: "button", vars: { "--share": String(Math.min(value, 1)) },
           "aria-pressed": String(layer === now.layer && head === now.head),
-          "aria-label": `${panel.attention}, layer ${layer + 1}, head ${head + 1}: ${value.toFixed(4)}`,
+          "aria-label": `${panel.attention}, layer ${layer + 1}, head ${head + 1}: ${shownVariation(value)}`,
           onclick: () => choose(layer, head),
-        }, value < 10 ? value.toFixed(2) : value.toFixed(0)))))))))));
+        }, shownVariation(value)))))))))));
 }
 
 /** The most probable class after each layer, by attention. */
