@@ -124,8 +124,8 @@ export function drawMap(canvas, image, grid, weights, { most, colors = heat, pat
       const column = Math.min(Math.floor(x * columns / w), columns - 1);
       const t = weights[row * columns + column] / most;
       const color = t < 0 && colors === heat ? lean(t) : colors(t);
-      const cover = 0.66 + 0.3 * Math.min(Math.abs(t), 1);
-      const gray = 255 * (0.1 + 0.75 * levels[y * w + x]);
+      const cover = 0.74 + 0.24 * Math.min(Math.abs(t), 1);
+      const gray = 255 * (0.08 + 0.5 * levels[y * w + x]);
       for (let i = 0; i < 3; i += 1) pixels.data[4 * (y * w + x) + i] = gray * (1 - cover) + color[i] * cover;
       pixels.data[4 * (y * w + x) + 3] = 255;
     }

@@ -77,7 +77,7 @@ function build() {
     const tensors = step.tensors.map((tensor) => figure(step, tensor));
     return h("li", { class: "step", id: `step-${step.id}`, vars: accent(shared.attentions[model.attention]) },
       h("div", { class: "tell" }, h("h2", {}, lesson.title(facts)), ...lesson.text(facts).map((text) => h("p", {}, text)), equation.firstElementChild,
-        h("pre", { class: "line", tabindex: "0", role: "group", "aria-label": "Line of code" }, h("cite", {}, `${step.code.file}:${step.code.line}`), h("code", {}, step.code.text))),
+        h("pre", { class: "line" }, h("cite", {}, `${step.code.file}:${step.code.line}`), h("code", {}, step.code.text))),
       h("div", { class: `tensors${step.tensors.length > 1 && step.id !== "head" ? " side-by-side" : ""}` }, tensors));
   });
   byId("steps").replaceChildren(...steps);

@@ -55,7 +55,7 @@ export function pickerParts(name) {
   });
   const samples = h("div", { class: "samples", role: "group", "aria-label": "Samples" });
   const buttons = h("div", { class: "buttons" },
-    h("button", { type: "button", onclick: () => input.click() }, "Choose a file"),
+    h("button", { type: "button", onclick: () => input.click() }, "Choose file"),
     h("button", { type: "button", onclick: () => photograph() }, "Camera"),
     h("button", { type: "button", onclick: draw }, "Draw"), input);
   const hint = h("p", { class: "help" }, "Or drop or paste a picture anywhere on the page.");
@@ -87,7 +87,7 @@ async function photograph() {
     if (!navigator.mediaDevices) throw new Error("no camera");
     stream = await navigator.mediaDevices.getUserMedia({ video: { facingMode: "environment" } });
   } catch {
-    shared.say("No camera can be used: none is there, or the browser was not allowed to. On a phone, “Choose a file” can take a photograph.");
+    shared.say("No camera can be used: none is there, or the browser was not allowed to. On a phone, “Choose file” can take a photograph.");
     return;
   }
   const video = h("video", { autoplay: true, playsinline: true, muted: true });
