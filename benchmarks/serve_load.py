@@ -10,6 +10,7 @@ batched     64 clients, each with one connection, for --seconds
 one by one  the same with --max-batch 1
 overload    more clients than --queue 16 admits: 503 at once, then all is well again
 memory      resident memory of the server after 2,000 and after 12,000 requests
+first view  milliseconds until the page in Chromium shows its first picture
 the end     SIGTERM while 64 clients send: every request that was sent is answered
 """
 
@@ -35,6 +36,7 @@ from saccade.environment import describe_environment
 from saccade.io import write_json
 
 CLIENTS = 64
+CHROMIUM = "/usr/bin/chromium"
 
 
 @dataclass
@@ -206,6 +208,25 @@ def measure_memory(run: Path) -> dict[str, object]:
     return {"after_requests": [2_000, 7_000, 12_000], "resident_mib": sizes}
 
 
+def measure_first_view(run: Path) -> dict[str, object]:
+    """A new browser profile each time: nothing is cached."""
+    from playwright.sync_api import sync_playwright
+
+    server, times = Server(run), []
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        for _ in range(7):
+            page = browser.new_page()
+            page.goto(f"http://127.0.0.1:{server.port}/")
+            page.wait_for_selector("html[data-ready]")
+            times.append(round(page.evaluate("window.firstViewMs"), 1))
+            page.close()
+        browser.close()
+    server.stop()
+    return {"ms": times, "median_ms": sorted(times)[3]}
+
+
 async def _until_the_end(server: Server) -> dict[str, object]:
     """SIGTERM while every client has a request on its way."""
     request = request_of(server)
@@ -245,11 +266,15 @@ def main() -> None:
     place = options.out and options.out / "serve_cpu_202611.json"
     result = json.loads(place.read_text()) if place and place.exists() else {}
     result["environment"] = describe_environment(torch.device("cpu"))
+    result["environment"]["command"] = (
+        "python benchmarks/serve_load.py runs/digits --out results/serve"
+    )
     if options.only != "rest":
         result["throughput"] = measure_throughput(options.run, options.seconds)
     if options.only != "throughput":
         result["overload"] = measure_overload(options.run)
         result["memory"] = measure_memory(options.run)
+        result["first_view"] = measure_first_view(options.run)
         result["shutdown"] = asyncio.run(_until_the_end(Server(options.run)))
     print(json.dumps(result, indent=1))
     if place:

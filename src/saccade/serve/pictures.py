@@ -15,9 +15,17 @@ from torch import Tensor
 from saccade.data import DatasetInfo
 from saccade.data.images import BadImageError, opened_bytes
 from saccade.serve.settings import Settings
-from saccade.train.image_inputs import decode_input
+from saccade.train.image_inputs import decode_pixels, normalize
 
-__all__ = ["ACCEPTED", "Picture", "PictureError", "PictureStore", "as_png", "model_input"]
+__all__ = [
+    "ACCEPTED",
+    "Picture",
+    "PictureError",
+    "PictureStore",
+    "as_png",
+    "model_input",
+    "model_pixels",
+]
 
 ACCEPTED = ("BMP", "GIF", "JPEG", "PNG", "WEBP")
 """Formats that are decoded; the content decides, not the name or the declared type."""
@@ -90,16 +98,21 @@ def too_many_bytes(settings: Settings) -> str:
     return f"the picture must have at most {settings.max_bytes:,} bytes; make it smaller"
 
 
-def model_input(picture: Picture, info: DatasetInfo) -> Tensor:
-    """Decode a picture to the normalized tensor (C, H, W) that a model takes.
+def model_pixels(picture: Picture, info: DatasetInfo) -> Tensor:
+    """Decode a picture to the uint8 pixels (3, H, W) that a model takes once normalized.
 
     Raises:
         PictureError: The pixels cannot be decoded.
     """
     try:
-        return decode_input(picture.content, "the picture", info)
+        return decode_pixels(picture.content, "the picture", info)
     except BadImageError as error:
         raise PictureError(f"the picture cannot be read: {error.detail}", 422) from None
+
+
+def model_input(picture: Picture, info: DatasetInfo) -> Tensor:
+    """Decode a picture to the normalized tensor (C, H, W) that a model takes."""
+    return normalize(model_pixels(picture, info), info)
 
 
 def as_png(pixels: Tensor) -> bytes:

@@ -15,8 +15,9 @@ from saccade.errors import ConfigError, SaccadeError
 from saccade.explain.hooks import check_model
 from saccade.explain.images import Album, pixels_at
 from saccade.models import VisionTransformer
-from saccade.serve.pictures import Picture, PictureError, as_png, model_input
+from saccade.serve.pictures import Picture, PictureError, as_png, model_pixels
 from saccade.serve.swaps import Swaps
+from saccade.train.image_inputs import normalize
 from saccade.train.inference import Predictor
 from saccade.train.saved_model import data_of, load_saved_data
 
@@ -65,19 +66,21 @@ class ServedModel:
 
         A picture that cannot be decoded gives its error and does not disturb the others.
         """
-        inputs = [self._input(picture) for picture in pictures]
-        images = [own for own in inputs if isinstance(own, Tensor)]
-        ranked = iter(self._ranked(images) if images else ())
-        return [next(ranked) if isinstance(own, Tensor) else own for own in inputs]
+        decoded = [self._decoded(picture) for picture in pictures]
+        pixels = [own for own in decoded if isinstance(own, Tensor)]
+        ranked = iter(self._ranked(torch.stack(pixels)) if pixels else ())
+        return [next(ranked) if isinstance(own, Tensor) else own for own in decoded]
 
-    def _input(self, picture: Picture) -> Tensor | PictureError:
+    def _decoded(self, picture: Picture) -> Tensor | PictureError:
         try:
-            return model_input(picture, self.predictor.info)
+            return model_pixels(picture, self.predictor.info)
         except PictureError as error:
             return error
 
-    def _ranked(self, images: Sequence[Tensor]) -> Iterator[list[ClassProbability]]:
-        logits = self.model(torch.stack(list(images)).to(self.predictor.device))
+    def _ranked(self, pixels: Tensor) -> Iterator[list[ClassProbability]]:
+        """Classes of uint8 pictures (B, 3, H, W)."""
+        images = normalize(pixels, self.predictor.info)
+        logits = self.model(images.to(self.predictor.device))
         probabilities, orders = logits.float().softmax(1).sort(descending=True)
         names = self.predictor.info.class_names
         for row, order in zip(probabilities.tolist(), orders.tolist(), strict=True):

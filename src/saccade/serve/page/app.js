@@ -40,6 +40,7 @@ async function start() {
   onChange(show);
   follow();
   await show(new Set(["view"]));
+  window.firstViewMs = performance.now();
   document.documentElement.dataset.ready = "true";
 }
 
