@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from saccade.report import write_report
+from saccade.report import render_report
 from saccade.serve import create_app
 from saccade.serve.served import open_models
 from saccade.train import train
@@ -78,7 +78,7 @@ def listening(app: FastAPI) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def server(runs: list[Path]) -> Iterator[str]:
-    report = write_report(runs[0].parent, formats=["html"]).out / "report.html"
+    report = render_report(runs[0].parent)
     with listening(create_app(open_models(runs), reports=[("both", report)])) as address:
         yield address
 

@@ -282,17 +282,6 @@ def test_both_models_of_the_lessons_are_served(photo: bytes, tmp_path: Path) -> 
         json.dumps(response.json(), allow_nan=False)
 
 
-def test_a_study_gives_one_run_an_attention(tmp_path: Path) -> None:
-    from saccade.study import compare
-    from tests.study.tiny_comparison import tiny_plan
-
-    plan = tiny_plan(tmp_path, "train.epochs=1", attentions=("softmax", "taylor"), seeds=1)
-    compare(plan, tmp_path / "study")
-    models = open_models([tmp_path / "study"])
-    assert [model.id for model in models] == ["softmax", "taylor"]
-    assert [model.model.config.attention for model in models] == ["softmax", "taylor"]
-
-
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         open_models([tmp_path])

@@ -16,12 +16,17 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi.testclient import TestClient
 
 from saccade.config import load_config, with_overrides
 from saccade.errors import ConfigError
 from saccade.runs import RunFolder
-from saccade.serve import start
+from saccade.serve import create_app, start
+from saccade.serve.guard import REPORT_POLICY
+from saccade.serve.served import open_models
+from saccade.study import compare
 from tests.cli.conftest import fresh, saccade
+from tests.study.tiny_comparison import tiny_plan
 from tests.waiting import PATIENCE_S
 
 __all__ = ["saccade"]
@@ -135,6 +140,25 @@ def test_mistakes_are_one_line(runs: list[Path], tmp_path: Path) -> None:
         assert done.returncode == code, done.stderr
         [line] = done.stderr.decode().splitlines()
         assert text in line
+
+
+def test_a_study_is_served_with_its_report(tmp_path: Path) -> None:
+    """One run for each attention; the report is made in memory."""
+    plan = tiny_plan(tmp_path, "train.epochs=1", attentions=("softmax", "taylor"), seeds=1)
+    study = tmp_path / "study"
+    compare(plan, study)
+    models = open_models([study])
+    assert [model.id for model in models] == ["softmax", "taylor"]
+    assert [model.model.config.attention for model in models] == ["softmax", "taylor"]
+    [(name, page)] = start.render_reports([study, tmp_path])
+    assert not (study / "report").exists()
+    client = TestClient(create_app(models, reports=[(name, page)]), base_url="http://localhost")
+    [told] = client.get("/api/models").json()["studies"]
+    assert told == {"name": "study", "report": "/reports/0"}
+    answer = client.get("/reports/0")
+    assert answer.text == page
+    assert answer.headers["content-security-policy"] == REPORT_POLICY
+    assert "taylor" in page
 
 
 def test_an_address_that_is_taken() -> None:

@@ -49,7 +49,7 @@ def serve(
     _check_extra()
     from saccade.serve import Settings, create_app
     from saccade.serve.served import open_models
-    from saccade.serve.start import address, bind, default_model, find_reports, run
+    from saccade.serve.start import address, bind, default_model, render_reports, run
 
     settings = Settings(
         host, port, token, tuple(allow_host or ()), max_queue=queue, max_batch=max_batch
@@ -57,7 +57,7 @@ def serve(
     listening = bind(host, port)
     chosen = paths or [default_model(_tell)]
     models = open_models(chosen, device=device)
-    application = create_app(models, settings, reports=find_reports(chosen))
+    application = create_app(models, settings, reports=render_reports(chosen))
     place = address(settings, listening)
     names = ", ".join(model.id for model in models)
     _tell(f"serving {names} on {place} (Ctrl-C ends it)")

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from saccade.bench.clock import time_calls
 from saccade.explain.images import denormalize
 from saccade.serve import measure
-from saccade.serve.batching import BusyError
+from saccade.serve.batching import BusyError, TookTooLongError
 from saccade.serve.look import Focus
 from saccade.serve.pictures import as_png, model_input
 from saccade.serve.schemas import (
@@ -223,7 +223,7 @@ def _add_views(router: APIRouter, state: State) -> None:
                     yield _line(await state.compute.alone(point))
                     yield _line({"crossings": measure.crossings(times)})
                 yield _line({"done": True})
-            except Exception:
+            except (BusyError, TookTooLongError):
                 yield _line({"error": "the server is too busy to measure; try again"})
             finally:
                 is_measuring = False

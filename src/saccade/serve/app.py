@@ -14,7 +14,6 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
 from saccade.errors import SaccadeError, UnknownNameError
-from saccade.io import read_text
 from saccade.serve.api import make_api
 from saccade.serve.batching import BusyError, Compute, TookTooLongError
 from saccade.serve.guard import REPORT_POLICY, Guard
@@ -43,14 +42,14 @@ def create_app(
     models: Sequence[ServedModel],
     settings: Settings | None = None,
     *,
-    reports: Sequence[tuple[str, Path]] = (),
+    reports: Sequence[tuple[str, str]] = (),
 ) -> FastAPI:
     """Build the ASGI application.
 
     Args:
         models: What `open_models` returned.
         settings: Addresses and limits.
-        reports: Name and `report.html` of each study.
+        reports: Name and HTML page of each study.
     """
     settings = settings or Settings()
     metrics = Metrics()
@@ -122,14 +121,13 @@ def _add_watching(app: FastAPI, metrics: Metrics) -> None:
         return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-def _add_reports(app: FastAPI, reports: Sequence[tuple[str, Path]]) -> None:
+def _add_reports(app: FastAPI, reports: Sequence[tuple[str, str]]) -> None:
     @app.get("/reports/{place}", include_in_schema=False)
     async def report(place: int) -> Response:
         if not 0 <= place < len(reports):
             raise HTTPException(404, "there is no such report")
-        text = read_text(reports[place][1])
         headers = {"content-security-policy": REPORT_POLICY}
-        return Response(text, media_type=MEDIA_TYPES[".html"], headers=headers)
+        return Response(reports[place][1], media_type=MEDIA_TYPES[".html"], headers=headers)
 
 
 def _add_errors(app: FastAPI) -> None:

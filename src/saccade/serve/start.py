@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from saccade.config import Config, dump_config, load_config
 from saccade.data.cache import cache_dir
 from saccade.errors import ConfigError
+from saccade.report import render_report
 from saccade.runs import RunFolder
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from saccade.serve.settings import Settings
 
-__all__ = ["address", "bind", "default_model", "find_reports", "run"]
+__all__ = ["address", "bind", "default_model", "render_reports", "run"]
 
 RECIPE = "digits-quick"
 OVERRIDES = (
@@ -58,14 +59,13 @@ def _default_config() -> Config:
     return load_config(RECIPE, OVERRIDES)
 
 
-def find_reports(paths: Iterable[Path]) -> list[tuple[str, Path]]:
-    """Name and page of the report of each study."""
-    found = []
-    for path in paths:
-        page = path / "report" / "report.html"
-        if page.is_file():
-            found.append((path.absolute().name, page))
-    return found
+def render_reports(paths: Iterable[Path]) -> list[tuple[str, str]]:
+    """Name and page of the report of each comparison, made now and kept in memory."""
+    return [
+        (path.absolute().name, render_report(path))
+        for path in paths
+        if (path / "study.json").is_file()
+    ]
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from fastapi import Request
@@ -57,7 +56,7 @@ class State:
     models: dict[str, ServedModel]
     pictures: PictureStore
     compute: Compute
-    reports: Sequence[tuple[str, Path]] = ()
+    reports: Sequence[tuple[str, str]] = ()
 
     def __post_init__(self) -> None:
         for model in self.models.values():
