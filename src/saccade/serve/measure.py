@@ -15,8 +15,7 @@ from pydantic import BeforeValidator
 
 from saccade.bench.attention import make_call, prepare
 from saccade.bench.clock import time_calls
-from saccade.bench.crossover import crossover
-from saccade.bench.results import Timing
+from saccade.bench.results import Timing, crossover
 from saccade.bench.shapes import Shape
 
 __all__ = ["FORMS", "HEADS", "MAX_TOKENS", "HeadDim", "Times", "crossings", "next_points"]
