@@ -109,3 +109,11 @@ def test_closing_finishes_what_waits_and_refuses_the_rest() -> None:
         assert await asyncio.gather(*asked) == [0, 10, 20, 30, 40]
 
     asyncio.run(ask())
+
+
+def test_it_can_start_again() -> None:
+    queue = compute()
+    queue.close()
+    queue.start()
+    assert asyncio.run(queue.alone(lambda: 3)) == 3
+    queue.close()

@@ -65,6 +65,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        compute.start()
         yield
         compute.close()
 

@@ -67,6 +67,14 @@ class Compute:
         self._observer = observer
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
+        self._is_closing = True
+        self._thread: threading.Thread | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Accept requests; also again after `close`. Does nothing if it accepts them already."""
+        if not self._is_closing:
+            return
         self._is_closing = False
         self._thread = threading.Thread(target=self._work, name="saccade-compute", daemon=True)
         self._thread.start()
@@ -90,7 +98,7 @@ class Compute:
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
-        if wait:
+        if wait and self._thread is not None:
             self._thread.join(self.timeout_s)
 
     async def _submit(self, key: Hashable | None, item: Any, run: RunBatch) -> Any:
