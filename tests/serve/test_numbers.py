@@ -1,6 +1,8 @@
 """Every number of the API is that of the library for the same picture."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -285,3 +287,9 @@ def test_both_models_of_the_lessons_are_served(photo: bytes, tmp_path: Path) -> 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         open_models([tmp_path])
+
+
+def test_the_h200_times_are_those_of_the_result_file() -> None:
+    script = Path(__file__).parents[2] / "benchmarks" / "page_times.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

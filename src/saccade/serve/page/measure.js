@@ -69,7 +69,7 @@ const colors = () => ({ softmax: shared.attentions.softmax, direct: shared.atten
 function draw() {
   if (byId("view-measure").hidden) return;
   drawChart(byId("chart-here"), { ...here, colors: colors(), tokens: state.tokens, title: `Time of one head over tokens on this machine, head dimension ${state.dim}` });
-  byId("words-here").replaceChildren(...told(here.times, here.crossings, "float32, one head, on this machine's processor"));
+  byId("words-here").replaceChildren(...told(here.times, here.crossings, "float32, one head, on this machine"));
   if (h200) {
     const data = { times: h200.times[state.dim], crossings: h200.crossings[state.dim] };
     drawChart(byId("chart-h200"), { ...data, colors: colors(), tokens: state.tokens, title: `Time of one head over tokens on an H200, head dimension ${state.dim}` });
