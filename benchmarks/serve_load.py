@@ -265,9 +265,12 @@ def main() -> None:
     result["environment"]["command"] = (
         "python benchmarks/serve_load.py runs/digits --out results/serve"
     )
+    load_before = os.getloadavg()[0]
     if options.only != "rest":
         result["throughput"] = measure_throughput(options.run, options.seconds)
+        result["throughput"]["load_average_before"] = load_before
     if options.only != "throughput":
+        result["load_average_before_the_rest"] = load_before
         result["overload"] = measure_overload(options.run)
         result["memory"] = measure_memory(options.run)
         result["first_view"] = measure_first_view(options.run)
