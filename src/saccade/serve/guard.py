@@ -147,7 +147,7 @@ def _cookie(headers: dict[str, str]) -> str:
 
 
 def _token_in(scope: Scope) -> str:
-    query = parse_qs(scope["query_string"].decode("latin-1"))
+    query: dict[str, list[str]] = parse_qs(scope["query_string"].decode("latin-1"))
     return query.get("token", [""])[0]
 
 
