@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup check format test test-slow chaos bench run clean
+.PHONY: setup check format test test-slow test-browser chaos bench run clean
 
 setup: $(READY)
 
@@ -30,6 +31,16 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+AXE_VERSION := 4.14.1
+AXE := $(VENV)/axe-core-$(AXE_VERSION)/node_modules/axe-core/axe.min.js
+
+test-browser: $(READY) $(AXE)
+	command -v chromium || command -v chromium-browser || $(SUDO) apt-get install -y chromium
+	SACCADE_AXE=$(abspath $(AXE)) $(BIN)/python -m pytest -m browser
+
+$(AXE): $(READY)
+	npm install --silent --prefix $(VENV)/axe-core-$(AXE_VERSION) axe-core@$(AXE_VERSION)
 
 chaos: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos $(CHAOS)

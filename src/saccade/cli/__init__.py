@@ -53,6 +53,7 @@ COMMANDS = {
     "tune": "Search a recipe's settings by validation accuracy.",
     "list": "List models, attentions, datasets or recipes.",
     "report": "Write a report about finished runs.",
+    "serve": "Open a page that shows what each attention makes of a picture.",
     "bench": "Benchmark attentions and models against other libraries.",
     "analyze": "Find the number of tokens from which linear time pays.",
     "data": "Fetch and check data sets.",

@@ -24,6 +24,7 @@ EXTRAS = {
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "track": ("tensorboard", "trackio"),
     "hub": ("datasets", "pyarrow"),
+    "serve": ("fastapi", "uvicorn"),
 }
 """Optional extras and the modules that each installs."""
 

@@ -30,6 +30,7 @@ __all__ = [
     "axes_style",
     "draw",
     "series_of",
+    "series_tone",
     "shortened",
 ]
 
@@ -139,6 +140,11 @@ def series_of(labels: Iterable[str]) -> dict[str, Series]:
     return {
         label: _series(known.index(label) if label in known else next(spare)) for label in labels
     }
+
+
+def series_tone(attention: str) -> Tone:
+    """The color of a registered attention, for light and for dark pages."""
+    return SERIES_COLORS[list(ATTENTIONS).index(attention) % len(SERIES_COLORS)]
 
 
 def _series(place: int) -> Series:

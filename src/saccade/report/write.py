@@ -15,7 +15,7 @@ from saccade.report.page import Page
 from saccade.report.render import as_csv, as_html, as_latex, as_markdown, latex_table
 from saccade.report.sections import compose
 
-__all__ = ["FORMATS", "Report", "write_report"]
+__all__ = ["FORMATS", "Report", "render_report", "write_report"]
 
 FORMATS = ("html", "md", "csv", "latex")
 
@@ -68,6 +68,16 @@ def write_report(
         contents.sort(key=lambda content: content[0] == "report.html")  # it shows the others
         files = [_write(out / name, content) for name, content in contents]
     return Report(out, files, page.headline, found, evidence.left_out, evidence.unchecked)
+
+
+def render_report(folder: str | Path) -> str:
+    """The page of `write_report` as text; no file is written.
+
+    Args:
+        folder: As in `write_report`.
+    """
+    evidence = collect(Path(folder))
+    return as_html(replace(compose(evidence, find(evidence)), has_figure_files=False))
 
 
 @contextmanager

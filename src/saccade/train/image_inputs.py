@@ -22,7 +22,7 @@ from saccade.data.images import (
 from saccade.data.pictures import find_pictures
 from saccade.errors import ConfigError, DataError
 
-__all__ = ["as_input", "normalize", "open_picture"]
+__all__ = ["as_input", "decode_pixels", "normalize", "open_picture"]
 
 _CHUNK_BYTES = 1 << 20
 LUMA = (0.299, 0.587, 0.114)
@@ -38,6 +38,14 @@ def open_picture(name: str, info: DatasetInfo) -> Tensor:
     size = max(info.image_size)
     pixels = _read_stdin(size) if name == "-" else read_image(Path(name), size)
     return normalize(_cropped(pixels, info), info)
+
+
+def decode_pixels(content: bytes, name: str, info: DatasetInfo) -> Tensor:
+    """Decode the content of an image file to the uint8 pixels that `open_picture` normalizes.
+
+    Errors use `name` as the name of the file.
+    """
+    return _cropped(decode_image(content, name, max(info.image_size)), info)
 
 
 def as_input(image: Image.Image | str | Path | Tensor, info: DatasetInfo) -> Tensor:
@@ -87,10 +95,10 @@ def _cropped(pixels: Tensor, info: DatasetInfo) -> Tensor:
 
 
 def normalize(pixels: Tensor, info: DatasetInfo) -> Tensor:
-    """Normalize uint8 pixels (C, H, W); RGB becomes gray if the model takes one channel."""
+    """Normalize uint8 pixels (..., C, H, W); RGB becomes gray if the model takes one channel."""
     values = pixels.float() / 255
-    if info.channels == 1 and len(values) == 3:
-        values = (values * torch.tensor(LUMA)[:, None, None]).sum(0, keepdim=True)
+    if info.channels == 1 and values.shape[-3] == 3:
+        values = (values * torch.tensor(LUMA)[:, None, None]).sum(-3, keepdim=True)
     mean, std = (torch.tensor(numbers)[:, None, None] for numbers in (info.mean, info.std))
     return (values - mean) / std
 

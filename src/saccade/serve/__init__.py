@@ -1,0 +1,16 @@
+"""A local page and JSON API that show what each attention makes of a picture.
+
+`create_app` builds the ASGI application. `saccade serve` runs it.
+"""
+
+from typing import TYPE_CHECKING
+
+from saccade.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from saccade.serve.app import create_app
+    from saccade.serve.settings import Settings
+else:
+    __getattr__, __dir__ = lazy_names(__name__, {"app": ("create_app",), "settings": ("Settings",)})
+
+__all__ = ["Settings", "create_app"]

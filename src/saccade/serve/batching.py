@@ -1,0 +1,169 @@
+"""One thread that computes, and the bounded queue in front of it.
+
+Requests of one kind that wait at the same time are computed in one batch: while a batch runs, the
+next one gathers. No request waits for others to arrive. A full queue refuses at once, so that a
+client can try again later instead of waiting without end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+__all__ = ["BusyError", "Compute", "Observer", "TookTooLongError"]
+
+T = TypeVar("T")
+RunBatch = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+class BusyError(Exception):
+    """The queue is full, or the server is stopping."""
+
+
+class TookTooLongError(Exception):
+    """The result was not ready in time."""
+
+
+class Observer(Protocol):
+    """What is told about every batch."""
+
+    def batch_done(self, size: int, seconds: float) -> None:
+        """A batch of `size` requests took `seconds`."""
+
+
+@dataclass
+class _Job:
+    """A request in the queue; jobs with equal keys may run in one batch."""
+
+    key: Hashable | None
+    item: Any
+    run: RunBatch
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.future = self.loop.create_future()
+
+
+class Compute:
+    """Runs functions one at a time in a thread of its own.
+
+    Args:
+        max_queue: Requests that may wait.
+        max_batch: Requests in one batch.
+        timeout_s: Seconds that a request waits for its result.
+        observer: Told about every batch.
+    """
+
+    def __init__(
+        self, *, max_queue: int, max_batch: int, timeout_s: float, observer: Observer | None = None
+    ) -> None:
+        self.max_queue, self.max_batch, self.timeout_s = max_queue, max_batch, timeout_s
+        self._observer = observer
+        self._jobs: deque[_Job] = deque()
+        self._changed = threading.Condition()
+        self._is_closing = True
+        self._thread: threading.Thread | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Accept requests; also again after `close`. Does nothing if it accepts them already."""
+        if not self._is_closing:
+            return
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._work, name="saccade-compute", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests in the queue."""
+        return len(self._jobs)
+
+    async def batched(self, key: Hashable, item: Any, run: RunBatch) -> Any:
+        """The result for one item of a batch; `run` gets the items of equal keys in a list."""
+        return await self._submit(key, item, run)
+
+    async def alone(self, call: Callable[[], T]) -> T:
+        """The result of a call that shares no batch."""
+        result: T = await self._submit(None, None, lambda items: [call()])
+        return result
+
+    def close(self, *, wait: bool = True) -> None:
+        """Finish the requests in the queue and stop; new ones are refused."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        if wait and self._thread is not None:
+            self._thread.join(self.timeout_s)
+
+    async def _submit(self, key: Hashable | None, item: Any, run: RunBatch) -> Any:
+        job = _Job(key, item, run, asyncio.get_running_loop())
+        with self._changed:
+            if self._is_closing or len(self._jobs) >= self.max_queue:
+                raise BusyError
+            self._jobs.append(job)
+            self._changed.notify()
+        try:
+            return await asyncio.wait_for(job.future, self.timeout_s)
+        except TimeoutError:
+            raise TookTooLongError from None
+
+    def _work(self) -> None:
+        while batch := self._next_batch():
+            start = time.perf_counter()
+            results: Sequence[Any] | BaseException
+            try:
+                results = batch[0].run([job.item for job in batch])
+            except BaseException as error:  # the request gets it, whatever it is
+                results = error
+            if self._observer is not None:
+                self._observer.batch_done(len(batch), time.perf_counter() - start)
+            _deliver(batch, results)
+
+    def _next_batch(self) -> list[_Job]:
+        """Wait for a job, and take all waiting ones of its key; empty at the end."""
+        with self._changed:
+            while True:
+                while not self._jobs and not self._is_closing:
+                    self._changed.wait()
+                if not self._jobs:
+                    return []
+                first = self._jobs.popleft()
+                batch = [first]
+                if first.key is not None:
+                    batch += self._take_equal(first.key, self.max_batch - 1)
+                if batch := [job for job in batch if not job.future.cancelled()]:
+                    return batch
+
+    def _take_equal(self, key: Hashable, most: int) -> list[_Job]:
+        taken: list[_Job] = []
+        others: deque[_Job] = deque()
+        for job in self._jobs:
+            is_taken = job.key == key and len(taken) < most
+            (taken if is_taken else others).append(job)
+        self._jobs = others
+        return taken
+
+
+def _deliver(batch: Sequence[_Job], results: Sequence[Any] | BaseException) -> None:
+    """Give each request its result, in one step of the event loop."""
+
+    def settle() -> None:
+        for place, job in enumerate(batch):
+            if job.future.done():
+                continue
+            if isinstance(results, BaseException):
+                job.future.set_exception(results)
+            elif isinstance(results[place], BaseException):
+                job.future.set_exception(results[place])
+            else:
+                job.future.set_result(results[place])
+
+    loop = batch[0].loop
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(settle)
