@@ -2,8 +2,7 @@
 
 study.json      settings of the search: recipe, metric, number of trials, storage
 base.yaml       base configuration of every trial, including the search space
-study.db        Optuna's storage (study.journal with --storage journal)
-claims/         which worker is running which trial
+study.journal   Optuna's storage, unless it is a PostgreSQL database
 attempts/       when a worker began a trial, and how the attempt ended
 trials/trial-0007/   an ordinary run folder
 results.json    every trial, rewritten whenever a trial ends
@@ -22,19 +21,18 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
+from uuid import uuid4
 
 from saccade.config import Config, dump_config, load_config
 from saccade.errors import (
     ConfigError,
     TrainingError,
     UnknownNameError,
-    is_transient,
     writing_error,
 )
-from saccade.io import make_folder, read_json_object, remove_leftovers, sync, write_file
+from saccade.io import make_folder, read_bytes, read_json_object, remove_leftovers, sync, write_file
 from saccade.runs import RunFolder
 from saccade.study.attempts import Attempts
-from saccade.study.claims import Claims
 from saccade.study.tuning.space import grid
 
 if TYPE_CHECKING:
@@ -44,7 +42,8 @@ __all__ = ["METRICS", "Settings", "TuningFolder", "prepare_optuna"]
 
 VERSION = 1
 STUDY = "saccade"
-STORAGES = {"sqlite": "study.db", "journal": "study.journal"}
+JOURNAL = "journal"
+POSTGRESQL = "postgresql://"
 METRICS: dict[str, Literal["maximize", "minimize"]] = {
     "val_accuracy": "maximize",
     "val_loss": "minimize",
@@ -60,22 +59,24 @@ class Settings:
         recipe: Name or path of the recipe.
         trials: Total number of trials, over all workers and resumes.
         metric: Metric to optimize, one of `METRICS`.
-        storage: `sqlite` or `journal`.
+        storage: `journal` for a file in the folder, or a PostgreSQL database as
+            `postgresql://user@host/database`.
+        study: Name of Optuna's study in the storage.
         created: Creation time in ISO format.
     """
 
     recipe: str
     trials: int
     metric: str = "val_accuracy"
-    storage: str = "sqlite"
+    storage: str = JOURNAL
+    study: str = STUDY
     created: str = ""
 
     def __post_init__(self) -> None:
         if self.trials < 1:
             raise ConfigError(f"--trials must be at least 1, got {self.trials}")
         _check_metric(self.metric)
-        if self.storage not in STORAGES:
-            raise UnknownNameError("storage", self.storage, STORAGES)
+        _check_storage(self.storage)
 
 
 def _check_metric(metric: str) -> None:
@@ -87,6 +88,22 @@ def _check_metric(metric: str) -> None:
         )
     if metric not in METRICS:
         raise UnknownNameError("metric", metric, METRICS)
+
+
+def _check_storage(storage: str) -> None:
+    """Refuse an unknown storage, and a password, which `study.json` would show."""
+    if storage == "sqlite":
+        raise ConfigError(
+            f"--storage must be {JOURNAL} or {POSTGRESQL}USER@HOST/DATABASE, got 'sqlite'; a "
+            "search that an earlier version began with SQLite cannot be continued"
+        )
+    if not storage.startswith(POSTGRESQL):
+        if storage != JOURNAL:
+            raise UnknownNameError("storage", storage, [JOURNAL, f"{POSTGRESQL}USER@HOST/DATABASE"])
+    elif ":" in storage.removeprefix(POSTGRESQL).rpartition("@")[0]:
+        raise ConfigError(
+            "--storage must not contain a password; put it into ~/.pgpass or into PGPASSWORD"
+        )
 
 
 class TuningFolder:
@@ -112,6 +129,8 @@ class TuningFolder:
         try:
             make_folder(aside.path.parent)
             aside.path.mkdir()
+            if settings.storage != JOURNAL:  # which other searches may share
+                settings = replace(settings, study=f"{STUDY}-{uuid4().hex}")
             settings = replace(settings, created=datetime.now(UTC).isoformat(timespec="seconds"))
             aside._write_settings(settings)
             write_file(aside.path / "base.yaml", dump_config(config))
@@ -133,9 +152,10 @@ class TuningFolder:
         if not folder.exists():
             raise ConfigError(f"{str(path)!r} is not the folder of a search: no study.json")
         remove_leftovers(folder.path)
-        folder.settings()
-        if not folder.storage_path.is_file():
-            raise ConfigError(f"{str(folder.storage_path)!r}: the study's storage is missing")
+        if folder.settings().storage == JOURNAL:
+            if not folder.journal.is_file():
+                raise ConfigError(f"{str(folder.journal)!r}: the study's storage is missing")
+            cut_torn_line(folder.journal)
         return folder
 
     def exists(self) -> bool:
@@ -172,18 +192,21 @@ class TuningFolder:
 
     def set_trials(self, trials: int) -> None:
         """Change the total number of trials. Running workers use the new number."""
-        with self.claims.hold("study"):
-            made = len(self.load().get_trials(deepcopy=False))
-            if trials < made:
-                raise ConfigError(
-                    f"--trials must be at least {made}, the number of trials so far, got {trials}"
-                )
-            self._write_settings(replace(self.settings(), trials=trials))
+        states = [trial.state.name for trial in self.load().get_trials(deepcopy=False)]
+        made = len(states) - states.count("WAITING")
+        if trials < made:
+            raise ConfigError(
+                f"--trials must be at least {made}, the number of trials so far, got {trials}"
+            )
+        self._write_settings(replace(self.settings(), trials=trials))
+        self.enqueue()
 
-    @cached_property
-    def claims(self) -> Claims:
-        """Claims of the workers. The claim `study` guards the list of trials and the results."""
-        return Claims(self.path / "claims")
+    def enqueue(self) -> None:
+        """Add the trials that the study lacks, to be taken by workers."""
+        study, base = self.load(), self.base()
+        points = grid(base) if base.tune.sampler == "grid" else None
+        for number in range(len(study.get_trials(deepcopy=False)), self.trials_wanted()):
+            study.enqueue_trial(points[number] if points is not None else {})
 
     @cached_property
     def attempts(self) -> Attempts:
@@ -191,9 +214,9 @@ class TuningFolder:
         return Attempts(self.path / "attempts")
 
     @property
-    def storage_path(self) -> Path:
-        """File of Optuna's storage."""
-        return self.path / STORAGES[self.settings().storage]
+    def journal(self) -> Path:
+        """File of Optuna's storage, if the storage is a file."""
+        return self.path / "study.journal"
 
     def base(self) -> Config:
         """Base configuration of every trial."""
@@ -212,45 +235,81 @@ class TuningFolder:
         """Load the search as an Optuna study."""
         prepare_optuna()
         import optuna
-        from sqlalchemy.exc import SQLAlchemyError
+        from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
         try:
-            return optuna.load_study(study_name=STUDY, storage=self._storage())
+            return optuna.load_study(study_name=self.settings().study, storage=self._storage())
+        except OperationalError as error:
+            raise _unreachable(error) from None
         except (
             SQLAlchemyError,
             optuna.exceptions.OptunaError,
             ValueError,
             KeyError,
             RuntimeError,
-        ) as error:
-            if is_transient(error):
-                failed = TrainingError(f"{str(self.storage_path)!r}: the disk failed: {error}")
-                failed.is_transient = True
-                raise failed from None
-            raise ConfigError(f"{str(self.storage_path)!r} is not the storage of a study") from None
+        ):
+            where = self.settings().storage
+            place = str(self.journal) if where == JOURNAL else where
+            raise ConfigError(f"{place!r} is not the storage of a study") from None
 
     def _storage(self) -> optuna.storages.BaseStorage:
         from optuna.storages import JournalStorage, RDBStorage
         from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
-        path = str(self.storage_path.resolve())
-        if self.settings().storage == "sqlite":
-            patient = {"connect_args": {"timeout": 60}}
-            return RDBStorage(f"sqlite:///{path}", engine_kwargs=patient)
+        if (url := self.settings().storage) != JOURNAL:
+            return RDBStorage(url.replace(POSTGRESQL, "postgresql+psycopg://", 1))
+        path = str(self.journal.resolve())
         return JournalStorage(JournalFileBackend(path, JournalFileOpenLock(path)))
 
     def _create_storage(self) -> None:
         prepare_optuna()
         import optuna
+        from sqlalchemy.exc import OperationalError
 
-        direction = METRICS[self.settings().metric]
-        storage = self._storage()
-        optuna.create_study(study_name=STUDY, storage=storage, direction=direction)
+        settings = self.settings()
+        direction = METRICS[settings.metric]
+        try:
+            storage = self._storage()
+            optuna.create_study(study_name=settings.study, storage=storage, direction=direction)
+        except OperationalError as error:
+            raise ConfigError(f"--storage {settings.storage}: {_reason(error)}") from None
         storage.remove_session()
+        self.enqueue()
 
     def _write_settings(self, settings: Settings) -> None:
         values = {"version": VERSION, "kind": "tune", **asdict(settings)}
         RunFolder(self.path).write("study.json", values)
+
+
+def cut_torn_line(journal: Path) -> None:
+    """Remove the part of a line that a power failure left at the end of a journal.
+
+    Optuna would append to it, and could then not read the journal.
+    """
+    content = read_bytes(journal)
+    if not content or content.endswith(b"\n"):
+        return
+    from optuna.storages.journal import JournalFileOpenLock
+
+    lock = JournalFileOpenLock(str(journal.resolve()))
+    lock.acquire()  # a worker may have been writing
+    try:
+        content = read_bytes(journal)
+        os.truncate(journal, content.rfind(b"\n") + 1)
+    finally:
+        lock.release()
+
+
+def _unreachable(error: Exception) -> TrainingError:
+    """The error to raise if the database does not answer; another try may succeed."""
+    failed = TrainingError(f"the database failed: {_reason(error)}; go on with --resume")
+    failed.is_transient = True
+    return failed
+
+
+def _reason(error: Exception) -> str:
+    """The database's own words, in one line."""
+    return " ".join(str(getattr(error, "orig", error)).split())
 
 
 def prepare_optuna() -> None:
