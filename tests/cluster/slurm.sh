@@ -59,16 +59,19 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=requeue_delay=1,sched_interval=2,batch_sched_delay=0
 ReturnToService=2
 KillWait=20
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 NodeName=node1 NodeHostname=$host NodeAddr=127.0.0.1 Port=$first CPUs=4
 NodeName=node2 NodeHostname=$host NodeAddr=127.0.0.1 Port=$second CPUs=4
-PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 CONF
 }
 
 wait_for_nodes() {
     local left
     for left in $(seq 60); do
-        [ "$(sinfo -h -N -o %T 2>/dev/null | grep -c -E 'idle|mixed|allocated|drain')" = 2 ] && return
+        [ "$(sinfo -h -N -p test -o %T 2>/dev/null | grep -c -E 'idle|mixed|allocated|drain')" = 2 ] && return
         sleep 0.5
     done
     echo "Slurm did not start; its logs are in $folder" >&2

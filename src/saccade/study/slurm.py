@@ -49,6 +49,7 @@ ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
     "PREEMPTED", "TIMEOUT",
 }  # fmt: skip
+ALIVE = {"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED"}
 DECIDED = {
     "array", "chdir", "error", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "wrap",
 }  # fmt: skip
@@ -188,13 +189,14 @@ class SlurmLauncher:
         if queue is None:  # the controller does not answer; it may be restarting
             return []
         codes, lost = [], []
+        is_alive = any(queue[id_].state in ALIVE for id_ in jobs.values() if id_ in queue)
         for unit, id_ in [*jobs.items()]:
             job = queue.get(id_, Job(id_, "UNKNOWN"))
             if not job.has_ended:
                 continue
             del jobs[unit]
             task.attempts.note_death(job.worker, job.death())
-            if self._is_lost(task, unit, job):
+            if self._is_lost(task, unit, job, is_alive=is_alive):
                 print_line(f"{unit}: {job.death()}; submitting it again")
                 lost.append(unit)
             else:
@@ -206,16 +208,18 @@ class SlurmLauncher:
         self._tell_reasons([queue[id_] for id_ in jobs.values() if id_ in queue])
         return codes
 
-    def _is_lost(self, task: Task, unit: str, job: Job) -> bool:
+    def _is_lost(self, task: Task, unit: str, job: Job, *, is_alive: bool) -> bool:
         """True if a job that ended should be submitted again.
 
-        The attempts of the runs limit how often a job that began one is tried.
+        The attempts of the runs limit how often a job that began one is tried. Slurm also calls a
+        killed job cancelled. Only if no job is alive, the user has cancelled them all.
         """
-        if job.state in ("COMPLETED", "CANCELLED"):
+        if job.state == "COMPLETED" or (job.state == "FAILED" and job.code in REPORTED):
             return False
-        if job.state == "FAILED" and job.code in REPORTED:
+        if job.state == "CANCELLED" and not is_alive:
             return False
-        began = job.state != "UNKNOWN" and task.attempts.was_at_something(job.worker)
+        may_have_begun = job.state not in ("CANCELLED", "UNKNOWN")
+        began = may_have_begun and task.attempts.was_at_something(job.worker)
         return began or self._tries.get(unit, 0) < MAX_ATTEMPTS
 
     def _tell_reasons(self, jobs: Sequence[Job]) -> None:

@@ -31,6 +31,7 @@ from saccade.errors import (
     TakenOver,
     TrainingError,
     is_transient,
+    writing_error,
 )
 from saccade.io import locked
 from saccade.runs import RunFolder
@@ -118,7 +119,11 @@ def _retry(act: Callable[[], T], say: Say) -> T:
                 raise
             say(f"{one_line(error)} (attempt {number} of {MAX_ATTEMPTS})")
             time.sleep(RETRY_S)
-    return act()
+    try:
+        return act()
+    except OSError as error:
+        message = "cannot write to the search"
+        raise writing_error(message, error, TrainingError, "go on with --resume") from None
 
 
 def _take(folder: TuningFolder, index: int) -> Taken | None:
@@ -139,7 +144,8 @@ def _take(folder: TuningFolder, index: int) -> Taken | None:
         return None
     _prepare(study, base, frozen.number)
     trial = Trial(study, frozen._trial_id)
-    trial.set_user_attr(WORKER, index)
+    if WORKER not in frozen.user_attrs:
+        trial.set_user_attr(WORKER, index)
     return Taken(trial, draw(trial, base.search))
 
 
