@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup check format test test-slow chaos bench run clean
+.PHONY: setup check format test test-slow test-cluster chaos bench run clean
 
 setup: $(READY)
 
@@ -29,7 +29,12 @@ test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "slow and not cluster"
+
+# Jobs of a real Slurm on this machine. Without root and Debian's packages they are skipped, and say so.
+test-cluster: $(READY)
+	-tests/cluster/slurm.sh install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster tests/cluster
 
 chaos: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos $(CHAOS)
