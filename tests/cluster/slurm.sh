@@ -43,6 +43,7 @@ SlurmctldPort=$control
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
+AuthInfo=cred_expire=10
 StateSaveLocation=$folder/state
 SlurmdSpoolDir=$folder/spool-%n
 SlurmctldPidFile=$folder/slurmctld.pid
@@ -56,7 +57,7 @@ JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-SchedulerParameters=requeue_delay=1,sched_interval=2,batch_sched_delay=0
+SchedulerParameters=sched_interval=2,batch_sched_delay=0
 ReturnToService=2
 KillWait=20
 PreemptType=preempt/partition_prio

@@ -9,6 +9,7 @@ import pytest
 
 from saccade.study import compare
 from saccade.study.comparison import ComparisonFolder, Plan
+from saccade.study.slurm import log_of
 from tests.cli.conftest import Saccade
 from tests.cluster.commands import LONG, jobs_of, start_comparison, wait_for_epoch
 from tests.cluster.conftest import Cluster
@@ -86,28 +87,34 @@ def test_preempted_job_saves_and_goes_on(
     assert ends == ["stopped", "finished"]
 
 
+def has_pending(pid: int, number: signal.Signals) -> bool:
+    """True if a suspended process will get a signal when it goes on."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith("ShdPnd")]
+    return bool(masks[0] >> (number - 1) & 1)
+
+
 def test_job_at_its_time_limit_saves_and_its_successor_finishes(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, plan: Plan, made_here: Path, tmp_path: Path
 ) -> None:
-    """Slurm sends the signal up to a minute early; a run takes longer than that."""
-    plan = tiny_plan(
-        tmp_path, recipe=("train.epochs=500", *LONG[1:]), attentions=("softmax", "taylor"), seeds=1
-    )
+    """A run is suspended until Slurm announces the limit; it sends the signal up to 30 s early."""
     out = tmp_path / "study"
-    command = start_comparison(plan, out, "--slurm", "time=1,signal=USR1@1")
+    command = start_comparison(plan, out, "--slurm", "time=1,signal=USR1@1", "--jobs", 1)
+    job = wait_for_epoch(cluster, out, "softmax/seed-0", 3)
+    folder = ComparisonFolder.open(out)
+    worker = psutil.Process(folder.attempts.of("softmax-seed-0")[-1].pid)
+    worker.suspend()
+    cluster.wait(lambda: has_pending(worker.pid, signal.SIGUSR1))
+    worker.resume()
     code, _, err = command.end()
     assert code == 0, err
-    folder = ComparisonFolder.open(out)
-    for job in plan.jobs():
-        steps = starts(out)[job.name]
-        assert len(steps) >= 2
-        assert steps == sorted(set(steps))
-        assert [row["epoch"] for row in folder.run(job).metrics("epoch")] == [*range(1, 501)]
-        *stopped, last = (attempt.end for attempt in folder.attempts.of(job.short_name))
-        assert {*stopped} == {"stopped"}
-        assert last == "finished"
-        log = next((out / "slurm").glob(f"{jobs_of(out)[job.name]}_0_log.out")).read_text()
-        assert "saved before the time limit; queueing job" in log
+    assert len(starts(out)["softmax/seed-0"]) >= 2
+    *stopped, last = (attempt.end for attempt in folder.attempts.of("softmax-seed-0"))
+    assert {*stopped} == {"stopped"}
+    assert last == "finished"
+    log = log_of(out, job).read_text()
+    assert f"saved before the time limit; queueing job {job} again" in log
+    assert_nothing_twice_or_lost(out, plan, made_here)
 
 
 def test_interrupted_launcher_leaves_its_jobs_to_the_next(

@@ -15,7 +15,7 @@ from saccade.study.comparison.plan import Job as Run
 from saccade.study.comparison.status import describe_runs, status_table
 from saccade.study.launchers import Task, choose_launcher, local, only_launcher
 from saccade.study.slurm import Job, SlurmLauncher, find_jobs, parse_options
-from saccade.study.tuning.folder import cut_torn_line
+from saccade.study.tuning.storage import cut_torn_line
 from tests.cli.conftest import Saccade
 from tests.study.tiny_search import start_tiny
 

@@ -12,12 +12,14 @@ launcher: it only watches, so it can be stopped, and another one can join.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -172,7 +174,8 @@ class SlurmLauncher:
                 },
             )
             work = [_Work(task.module, task.folder.resolve(), task.since, unit) for unit in units]
-            submitted = executor.map_array(_Work.run, work)
+            with redirect_stderr(io.StringIO()):  # submitit prints the error that it raises
+                submitted = executor.map_array(_Work.run, work)
         except (RuntimeError, submitit.core.utils.FailedJobError) as error:
             raise ConfigError(f"Slurm refused the jobs: {_first_line(error)}") from None
         jobs = {unit: str(job.job_id) for unit, job in zip(units, submitted, strict=True)}

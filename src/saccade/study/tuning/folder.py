@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import warnings
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 from uuid import uuid4
@@ -26,24 +24,23 @@ from uuid import uuid4
 from saccade.config import Config, dump_config, load_config
 from saccade.errors import (
     ConfigError,
-    TrainingError,
     UnknownNameError,
     writing_error,
 )
-from saccade.io import make_folder, read_bytes, read_json_object, remove_leftovers, sync, write_file
+from saccade.io import make_folder, read_json_object, remove_leftovers, sync, write_file
 from saccade.runs import RunFolder
 from saccade.study.attempts import Attempts
+from saccade.study.tuning import storage
 from saccade.study.tuning.space import grid
+from saccade.study.tuning.storage import JOURNAL
 
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["METRICS", "Settings", "TuningFolder", "prepare_optuna"]
+__all__ = ["METRICS", "Settings", "TuningFolder"]
 
 VERSION = 1
 STUDY = "saccade"
-JOURNAL = "journal"
-POSTGRESQL = "postgresql://"
 METRICS: dict[str, Literal["maximize", "minimize"]] = {
     "val_accuracy": "maximize",
     "val_loss": "minimize",
@@ -76,7 +73,7 @@ class Settings:
         if self.trials < 1:
             raise ConfigError(f"--trials must be at least 1, got {self.trials}")
         _check_metric(self.metric)
-        _check_storage(self.storage)
+        storage.check_storage(self.storage)
 
 
 def _check_metric(metric: str) -> None:
@@ -88,22 +85,6 @@ def _check_metric(metric: str) -> None:
         )
     if metric not in METRICS:
         raise UnknownNameError("metric", metric, METRICS)
-
-
-def _check_storage(storage: str) -> None:
-    """Refuse an unknown storage, and a password, which `study.json` would show."""
-    if storage == "sqlite":
-        raise ConfigError(
-            f"--storage must be {JOURNAL} or {POSTGRESQL}USER@HOST/DATABASE, got 'sqlite'; a "
-            "search that an earlier version began with SQLite cannot be continued"
-        )
-    if not storage.startswith(POSTGRESQL):
-        if storage != JOURNAL:
-            raise UnknownNameError("storage", storage, [JOURNAL, f"{POSTGRESQL}USER@HOST/DATABASE"])
-    elif ":" in storage.removeprefix(POSTGRESQL).rpartition("@")[0]:
-        raise ConfigError(
-            "--storage must not contain a password; put it into ~/.pgpass or into PGPASSWORD"
-        )
 
 
 class TuningFolder:
@@ -134,7 +115,9 @@ class TuningFolder:
             settings = replace(settings, created=datetime.now(UTC).isoformat(timespec="seconds"))
             aside._write_settings(settings)
             write_file(aside.path / "base.yaml", dump_config(config))
-            aside._create_storage()
+            direction = METRICS[settings.metric]
+            storage.create_study(settings.storage, aside.journal, settings.study, direction)
+            aside.enqueue()
             aside.path.rename(folder.path)
             sync(folder.path.parent)
         except OSError as error:
@@ -155,7 +138,7 @@ class TuningFolder:
         if folder.settings().storage == JOURNAL:
             if not folder.journal.is_file():
                 raise ConfigError(f"{str(folder.journal)!r}: the study's storage is missing")
-            cut_torn_line(folder.journal)
+            storage.cut_torn_line(folder.journal)
         return folder
 
     def exists(self) -> bool:
@@ -233,90 +216,9 @@ class TuningFolder:
 
     def load(self) -> optuna.Study:
         """Load the search as an Optuna study."""
-        prepare_optuna()
-        import optuna
-        from sqlalchemy.exc import OperationalError, SQLAlchemyError
-
-        try:
-            return optuna.load_study(study_name=self.settings().study, storage=self._storage())
-        except OperationalError as error:
-            raise _unreachable(error) from None
-        except (
-            SQLAlchemyError,
-            optuna.exceptions.OptunaError,
-            ValueError,
-            KeyError,
-            RuntimeError,
-        ):
-            where = self.settings().storage
-            place = str(self.journal) if where == JOURNAL else where
-            raise ConfigError(f"{place!r} is not the storage of a study") from None
-
-    def _storage(self) -> optuna.storages.BaseStorage:
-        from optuna.storages import JournalStorage, RDBStorage
-        from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
-
-        if (url := self.settings().storage) != JOURNAL:
-            return RDBStorage(url.replace(POSTGRESQL, "postgresql+psycopg://", 1))
-        path = str(self.journal.resolve())
-        return JournalStorage(JournalFileBackend(path, JournalFileOpenLock(path)))
-
-    def _create_storage(self) -> None:
-        prepare_optuna()
-        import optuna
-        from sqlalchemy.exc import OperationalError
-
         settings = self.settings()
-        direction = METRICS[settings.metric]
-        try:
-            storage = self._storage()
-            optuna.create_study(study_name=settings.study, storage=storage, direction=direction)
-        except OperationalError as error:
-            raise ConfigError(f"--storage {settings.storage}: {_reason(error)}") from None
-        storage.remove_session()
-        self.enqueue()
+        return storage.load_study(settings.storage, self.journal, settings.study)
 
     def _write_settings(self, settings: Settings) -> None:
         values = {"version": VERSION, "kind": "tune", **asdict(settings)}
         RunFolder(self.path).write("study.json", values)
-
-
-def cut_torn_line(journal: Path) -> None:
-    """Remove the part of a line that a power failure left at the end of a journal.
-
-    Optuna would append to it, and could then not read the journal.
-    """
-    content = read_bytes(journal)
-    if not content or content.endswith(b"\n"):
-        return
-    from optuna.storages.journal import JournalFileOpenLock
-
-    lock = JournalFileOpenLock(str(journal.resolve()))
-    lock.acquire()  # a worker may have been writing
-    try:
-        content = read_bytes(journal)
-        os.truncate(journal, content.rfind(b"\n") + 1)
-    finally:
-        lock.release()
-
-
-def _unreachable(error: Exception) -> TrainingError:
-    """The error to raise if the database does not answer; another try may succeed."""
-    failed = TrainingError(f"the database failed: {_reason(error)}; go on with --resume")
-    failed.is_transient = True
-    return failed
-
-
-def _reason(error: Exception) -> str:
-    """The database's own words, in one line."""
-    return " ".join(str(getattr(error, "orig", error)).split())
-
-
-def prepare_optuna() -> None:
-    """Check that Optuna is installed, and silence its log and experimental warnings."""
-    if find_spec("optuna") is None:
-        raise ConfigError("saccade tune needs Optuna: pip install 'saccade[tune]'")
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)

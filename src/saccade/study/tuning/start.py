@@ -13,10 +13,11 @@ from saccade.config import Config, Range, differences
 from saccade.errors import ConfigError, TrainingError
 from saccade.study.launchers import Launcher, Task, local, only_launcher
 from saccade.study.slurm import living_jobs
-from saccade.study.tuning.folder import Settings, TuningFolder, prepare_optuna
+from saccade.study.tuning.folder import Settings, TuningFolder
 from saccade.study.tuning.plots import draw_plots
 from saccade.study.tuning.results import write_results
 from saccade.study.tuning.space import check_space
+from saccade.study.tuning.storage import prepare_optuna
 from saccade.study.tuning.trials import Say, share_unfinished, work
 from saccade.study.workers import raise_worker_error, tell_skipped
 from saccade.train.run_data import batch_note
