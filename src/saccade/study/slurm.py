@@ -52,6 +52,8 @@ ENDED = {
     "PREEMPTED", "TIMEOUT",
 }  # fmt: skip
 ALIVE = {"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED"}
+USUAL = {"None", "Priority", "Resources", "BeginTime", "JobArrayTaskLimit", "Cleaning"}
+"""Reasons for which jobs wait until others have ended or a moment has come."""
 DECIDED = {
     "array", "chdir", "error", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "wrap",
 }  # fmt: skip
@@ -189,7 +191,8 @@ class SlurmLauncher:
     def _look(self, task: Task, jobs: dict[str, str]) -> list[int]:
         """Remove ended jobs from `jobs` and return their exit codes; submit lost ones again."""
         queue = read_queue()
-        if queue is None:  # the controller does not answer; it may be restarting
+        if queue is None:
+            self._tell("Slurm does not answer")  # its controller may be restarting
             return []
         codes, lost = [], []
         is_alive = any(queue[id_].state in ALIVE for id_ in jobs.values() if id_ in queue)
@@ -208,7 +211,7 @@ class SlurmLauncher:
                     print_line(f"{unit}: {job.death()}; its log is {log_of(task.folder, id_)}")
         if lost:
             jobs |= self._submit(task, lost)
-        self._tell_reasons([queue[id_] for id_ in jobs.values() if id_ in queue])
+        self._tell(_why_waiting([queue[id_] for id_ in jobs.values() if id_ in queue]))
         return codes
 
     def _is_lost(self, task: Task, unit: str, job: Job, *, is_alive: bool) -> bool:
@@ -225,11 +228,8 @@ class SlurmLauncher:
         began = may_have_begun and task.attempts.was_at_something(job.worker)
         return began or self._tries.get(unit, 0) < MAX_ATTEMPTS
 
-    def _tell_reasons(self, jobs: Sequence[Job]) -> None:
-        """Print why jobs cannot start, once for each change, if no job of the study runs."""
-        usual = {"None", "Priority", "Resources", "BeginTime", "JobArrayTaskLimit", "Cleaning"}
-        waiting = [job for job in jobs if job.state == "PENDING" and job.reason not in usual]
-        line = f"{len(waiting)} job(s) cannot start: {waiting[0].reason}" if waiting else ""
+    def _tell(self, line: str) -> None:
+        """Print why the launcher waits, once for each change."""
         if line and line != self._told:
             print_line(f"{line}; waiting")
         self._told = line
@@ -256,7 +256,7 @@ class _Work:
         job = Job(submitit.JobEnvironment().job_id, "RUNNING")
         os.environ[WORKER_ID] = job.worker
         if cpus := os.environ.get("SLURM_CPUS_PER_TASK"):
-            os.environ["OMP_NUM_THREADS"] = cpus
+            os.environ.setdefault("OMP_NUM_THREADS", cpus)
         attempts = Attempts(self.folder / "attempts")
         with stop_signals() as stop:
             try:
@@ -342,6 +342,12 @@ def _read_queue_patiently() -> dict[str, Job]:
             return queue
         time.sleep(POLL_S)
     raise ConfigError("Slurm does not answer: squeue failed for a minute")
+
+
+def _why_waiting(jobs: Sequence[Job]) -> str:
+    """Why jobs cannot start, unless they only wait for others; empty if all can."""
+    waiting = [job for job in jobs if job.state == "PENDING" and job.reason not in USUAL]
+    return f"{len(waiting)} job(s) cannot start: {waiting[0].reason}" if waiting else ""
 
 
 def _left_running(number: int, jobs: Iterable[str]) -> Preempted:

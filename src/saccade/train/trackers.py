@@ -135,8 +135,8 @@ class MLflow:
         known = self._client.get_experiment_by_name(PROJECT)
         experiment = known.experiment_id if known else self._client.create_experiment(PROJECT)
         self.entry = self._client.create_run(experiment, run_name=name).info.run_id
-        sections = config.model_dump(mode="json")
-        values = {f"{s}.{key}": v for s in sections for key, v in dict(sections[s]).items()}
+        sections = {s: v for s, v in config.model_dump(mode="json").items() if isinstance(v, dict)}
+        values = {f"{s}.{key}": v for s, section in sections.items() for key, v in section.items()}
         self._client.log_batch(self.entry, params=[Param(k, str(v)) for k, v in values.items()])
 
     def log(self, row: Mapping[str, Any]) -> None:

@@ -115,7 +115,7 @@ def tune(
                 tell_skipped(folder.run(number))
         results = write_results(folder, folder.load())
         draw_plots(results, folder.path / "plots")
-    if any(codes):
+    if any(codes) or (codes and not results["complete"]):
         _check_complete(codes, results, say)
     if results["best"] is None:
         reasons = [row["reason"] for row in results["trials"]]
