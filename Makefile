@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup check format test test-slow test-browser chaos bench run clean
+.PHONY: setup check format test test-slow test-browser test-cluster chaos bench run clean
 
 setup: $(READY)
 
@@ -30,7 +30,12 @@ test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "slow and not cluster"
+
+# Jobs of a real Slurm on this machine. Without root and Debian's packages they are skipped, and say so.
+test-cluster: $(READY)
+	-tests/cluster/slurm.sh install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster tests/cluster
 
 AXE_VERSION := 4.14.1
 AXE := $(VENV)/axe-core-$(AXE_VERSION)/node_modules/axe-core/axe.min.js

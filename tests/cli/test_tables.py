@@ -14,7 +14,7 @@ from rich.console import Console
 from saccade.cli.evaluate import _table
 from saccade.cli.tables import fit, padded, print_table
 from saccade.study.comparison import ComparisonFolder, Job, Plan
-from saccade.study.comparison.progress import Watcher
+from saccade.study.comparison.status import describe_runs, status_table
 
 COLUMNS = ["attention", "accuracy", "95% interval", "p (Holm)"]
 LINES = [
@@ -118,20 +118,18 @@ def test_a_confusion_that_no_terminal_holds_is_left_to_json() -> None:
     assert "--json" not in on_a_terminal(200, lambda: print(_table(many)))[-1]
 
 
-def test_progress_of_many_runs_is_counted_where_columns_do_not_fit(
-    finished_folder: ComparisonFolder,
-) -> None:
-    watcher = Watcher(finished_folder, since=0, on_change=lambda: None, quiet=True)
-    for width, heading in ((200, "seed-11"), (40, "done")):
+def test_status_of_many_runs_fits_a_narrow_terminal(begun: ComparisonFolder) -> None:
+    for width in (200, 40):
         console = Console(width=width)
         with console.capture() as captured:
-            console.print(watcher._table(console))
-        assert heading in captured.get()
+            console.print(status_table(describe_runs(begun)))
+        assert "taylor/seed-11" in captured.get()
+        assert "24 waiting" in captured.get()
         assert "…" not in captured.get()
 
 
 @pytest.fixture
-def finished_folder(tmp_path: Path, recipe: Path) -> ComparisonFolder:
+def begun(tmp_path: Path, recipe: Path) -> ComparisonFolder:
     from saccade.study import make_plan
 
     plan: Plan = make_plan(str(recipe), attentions=["softmax", "taylor"], seeds=12)

@@ -9,11 +9,12 @@ import resource
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from saccade.errors import SaccadeError
+from saccade.io import locked
 from saccade.study.attempts import MAX_ATTEMPTS, Attempts, reason_of
-from saccade.study.claims import Claims
 from saccade.study.workers import join_parent, leave_worker, run_workers
 from saccade.train.signals import stop_signals
 
@@ -42,27 +43,30 @@ def is_left(out: Path, piece: str) -> bool:
     return not any((out / f"{piece}-{end}").exists() for end in ("done", "failed"))
 
 
+def work_on(out: Path, piece: str, attempts: Attempts, fault: str) -> None:
+    if len(failures := attempts.failures(piece, 0)) >= MAX_ATTEMPTS:
+        (out / f"{piece}-failed").write_text(reason_of(failures))
+        return
+    with attempts.ending(attempts.begin(piece, 0)):
+        with (out / "pids").open("a") as file:
+            file.write(f"{piece} {os.getpid()}\n")
+        if piece == "bad":
+            strike(fault)
+    (out / f"{piece}-done").touch()
+
+
 def work(out: Path, fault: str) -> int:
     """Body of a worker process."""
     join_parent()
-    claims, attempts = Claims(out / "claims"), Attempts(out / "attempts")
+    attempts = Attempts(out / "attempts")
     with stop_signals() as stop:
         while any(is_left(out, piece) for piece in PIECES):
             if stop.signal:
                 return 75
             for piece in PIECES:
-                if not is_left(out, piece) or (claim := claims.take(piece)) is None:
-                    continue
-                if len(failures := attempts.failures(piece, 0)) >= MAX_ATTEMPTS:
-                    (out / f"{piece}-failed").write_text(reason_of(failures))
-                elif is_left(out, piece):
-                    with attempts.ending(attempts.begin(piece, 0)):
-                        with (out / "pids").open("a") as file:
-                            file.write(f"{piece} {os.getpid()}\n")
-                        if piece == "bad":
-                            strike(fault)
-                    (out / f"{piece}-done").touch()
-                claim.give_back()
+                with suppress(BlockingIOError), locked(out / f".{piece}.lock"):
+                    if is_left(out, piece):
+                        work_on(out, piece, attempts, fault)
             time.sleep(0.02)
     return 0
 

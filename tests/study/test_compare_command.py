@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from saccade.study.comparison import ComparisonFolder, Job, Plan
+from saccade.study.launchers import only_launcher
 from tests.cli.conftest import Saccade
 from tests.train.tiny_runs import forget_manifest
 from tests.waiting import wait_until
@@ -81,21 +82,11 @@ def test_damaged_file_is_reported_and_written_again_after_deletion(
     assert accuracies[0] == accuracies[1]
 
 
-def test_note_appears_while_another_process_measures(saccade: Saccade, copied: Path) -> None:
-    folder = ComparisonFolder.open(copied)
-    measured = folder.measures()
-    (copied / "measures.json").unlink()
-    note = (
-        "note: another process is still measuring latency, memory and error; use --resume to show"
-    )
-    with folder.claims.hold("measures"):
+def test_second_launcher_is_refused(saccade: Saccade, copied: Path) -> None:
+    with only_launcher(copied):
         code, out, err = saccade("compare", "--resume", "--out", copied)
-        assert code == 0, err
-        assert sum(line.startswith(note) for line in out.splitlines()) == 1
-        folder.write("measures.json", measured)  # measured before the table was made
-        assert note not in saccade("compare", "--resume", "--out", copied)[1]
-    (copied / "measures.json").unlink()
-    assert note not in saccade("compare", "--resume", "--out", copied)[1]
+    assert (code, out) == (2, "")
+    assert err.strip().endswith("another process works on this study; wait until it has ended")
 
 
 def test_failed_runs_print_the_reason_and_exit_with_code_4(

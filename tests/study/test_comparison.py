@@ -31,7 +31,6 @@ from saccade.study.comparison.measures import measure
 from saccade.study.comparison.results import collect
 from saccade.study.comparison.work import work
 from saccade.train import train
-from saccade.train.signals import stop_signals
 from tests.study.tiny_comparison import NAMES, UniformCore, last_weights, tiny_plan
 from tests.train.tiny_runs import forget_manifest, unfinish
 
@@ -98,8 +97,7 @@ def test_speed_is_measured_again_after_overlapping_runs(copied: Path) -> None:
     assert shared["speed"] == "shared"
     assert "slowed each other down" in shared["notes"][1]
     assert [row["img_per_s"] for row in shared["rows"]] == [row["img_per_s"] for row in own["rows"]]
-    with stop_signals() as stop:
-        measure(folder, stop)
+    measure(folder)
     alone = collect(folder)
     assert alone["speed"] == "alone"
     assert "one attention at a time" in alone["notes"][1]
@@ -132,8 +130,7 @@ def test_attentions_are_measured_with_or_without_trained_weights(copied: Path) -
             checkpoints = folder.run(Job(attention, seed)).path / "checkpoints"
             checkpoints.rename(checkpoints.with_name("elsewhere"))
     (copied / "measures.json").unlink()
-    with stop_signals() as stop:
-        measure(folder, stop)
+    measure(folder)
     measured = folder.measures()
     assert measured.keys() == set(NAMES)
     assert all(found["latency_ms"] > 0 for found in measured.values())
@@ -143,8 +140,7 @@ def test_attentions_are_measured_with_or_without_trained_weights(copied: Path) -
     assert results["notes"][-1].endswith("no run still has its trained weights: taylorshift")
     assert next(row for row in results["rows"] if row["attention"] == "taylorshift")["latency_ms"]
     checkpoints.with_name("elsewhere").rename(checkpoints)
-    with stop_signals() as stop:
-        measure(folder, stop)
+    measure(folder)
     again = folder.measures()
     assert again["taylorshift"]["approximation_error"] is not None
     assert again["softmax"] == measured["softmax"]
@@ -193,11 +189,7 @@ def test_default_number_of_workers_depends_on_the_machine(
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.setattr("torch.cuda.is_available", lambda: gpus > 0)
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
-    asked: list[int] = []
-    monkeypatch.setattr(start, "work", lambda *_, **__: asked.append(1))
-    monkeypatch.setattr(start, "run_workers", lambda _, __, count, **___: asked.append(count))
-    start._work(folder, None, 0.0)
-    assert asked == [jobs]
+    assert start._training(folder, 0.0, None, is_local=True).jobs == jobs
 
 
 def test_notes_mention_the_shared_learning_rate(finished: Path) -> None:

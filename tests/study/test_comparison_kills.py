@@ -122,9 +122,9 @@ def test_signals_save_and_show_the_results_so_far(
 
 
 def owners(out: Path) -> list[int]:
-    """Ids of the processes that hold a claim."""
-    texts = [file.read_text() for file in (out / "claims").glob("*seed*")]
-    return [json.loads(text)["pid"] for text in texts if text]
+    """Ids of the processes that are training a run."""
+    attempts = ComparisonFolder.open(out).attempts.made_by("")
+    return [attempt.pid for attempt in attempts if attempt.end == "under way"]
 
 
 def kill(pid: int) -> None:

@@ -193,8 +193,9 @@ def test_draws_depend_only_on_seed_and_number(tmp_path: Path) -> None:
         join_search(tmp_path / "pieces", trials=2)
     with pytest.raises(ConfigError, match=r"another train.epochs \(1 -> 2\)"):
         join_search(tmp_path / "pieces", tiny_search("train.epochs=2", "tune.sampler=random"))
-    with pytest.raises(ConfigError, match=r"--storage must be 'sqlite', .*, got 'journal'"):
-        join_search(tmp_path / "pieces", storage="journal")
+    database = "postgresql://here/optuna"
+    with pytest.raises(ConfigError, match=r"--storage must be 'journal', .*, got 'postgresql:"):
+        join_search(tmp_path / "pieces", storage=database)
 
 
 @pytest.mark.parametrize(
@@ -295,16 +296,13 @@ def test_folders_of_something_else(saccade: Saccade, recipe: Path, tmp_path: Pat
     refused(other, "study.json' is not valid JSON", "--resume")
 
 
-@pytest.mark.parametrize("storage", ["sqlite", "journal"])
-def test_storage_that_is_not_a_study(
-    saccade: Saccade, recipe: Path, tmp_path: Path, storage: str
-) -> None:
-    folder = start_tiny(tmp_path / "study", trials=1, storage=storage)
-    folder.storage_path.write_bytes(b"\x00not a study\n" * 99)
+def test_storage_that_is_not_a_study(saccade: Saccade, tmp_path: Path) -> None:
+    folder = start_tiny(tmp_path / "study", trials=1)
+    folder.journal.write_bytes(b"\x00not a study\n" * 99)
     code, _, err = saccade("tune", "--resume", "--out", folder.path)
     assert code == 2
     assert "is not the storage of a study" in err
-    folder.storage_path.unlink()
+    folder.journal.unlink()
     code, _, err = saccade("tune", "--resume", "--out", folder.path)
     assert code == 2
     assert "storage is missing" in err

@@ -76,10 +76,12 @@ def assert_each_was_run_once(
     assert before.items() <= finished(folder).items()
 
 
-@pytest.mark.parametrize("storage", ["sqlite", pytest.param("journal", marks=pytest.mark.slow)])
-def test_two_workers_killed_in_the_middle(tmp_path: Path, start: Start, storage: str) -> None:
-    folder = start_tiny(tmp_path / "study", *LONG, trials=TRIALS, storage=storage)
-    workers = [start(held, has_saved_after_another, work_and_exit, folder.path) for _ in range(2)]
+def test_two_workers_killed_in_the_middle(tmp_path: Path, start: Start) -> None:
+    folder = start_tiny(tmp_path / "study", *LONG, trials=TRIALS)
+    workers = [
+        start(held, has_saved_after_another, work_and_exit, folder.path, index)
+        for index in range(2)
+    ]
     wait_until(lambda: finished(folder) and both_have_saved(folder), *workers)
     for worker in workers:
         os.kill(worker.pid, signal.SIGKILL)
@@ -88,23 +90,27 @@ def test_two_workers_killed_in_the_middle(tmp_path: Path, start: Start, storage:
     before, interrupted = finished(folder), under_way(folder)
     assert 0 < len(before) < TRIALS
     assert interrupted
-    workers = [start(work_and_exit, folder.path) for _ in range(2)]
+    workers = [start(work_and_exit, folder.path, index) for index in range(2)]
     for worker in workers:
         worker.join(PATIENCE_S)
     assert [worker.exitcode for worker in workers] == [0, 0], (tmp_path / "stderr").read_text()
     assert_each_was_run_once(folder, before, interrupted)
 
 
-def test_the_other_worker_takes_over_a_killed_ones_trial(tmp_path: Path, start: Start) -> None:
+def test_successor_of_a_killed_worker_resumes_its_trial(tmp_path: Path, start: Start) -> None:
     folder = start_tiny(tmp_path / "study", *LONG, trials=TRIALS)
-    workers = [start(held, has_saved_and_waits, work_and_exit, folder.path) for _ in range(2)]
+    workers = [
+        start(held, has_saved_and_waits, work_and_exit, folder.path, index) for index in range(2)
+    ]
     wait_until(lambda: both_have_saved(folder), *workers)
     victim, survivor = workers
     os.kill(victim.pid, signal.SIGKILL)
     victim.join()
     (tmp_path / "go").touch()
-    survivor.join(PATIENCE_S)
-    assert survivor.exitcode == 0
+    successor = start(work_and_exit, folder.path, 0)
+    for worker in (survivor, successor):
+        worker.join(PATIENCE_S)
+        assert worker.exitcode == 0
     starts = {n: folder.run(n).environment()["resumed"] for n in range(TRIALS)}
     resumed = {n: rows[0]["step"] for n, rows in starts.items() if rows}
     assert len(resumed) == 1

@@ -1,6 +1,7 @@
 """A comparison whose runs take half a second, and bodies of processes that work on it."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ from tests.train.tiny_runs import tiny
 NAMES = ("softmax", "taylorshift", "performer")
 
 
-def tiny_plan(folder: Path, *overrides: str, **options: Any) -> Plan:
-    """A plan of the tiny recipe, two epochs of two hundred digits."""
-    recipe = folder / "tiny.yaml"
-    recipe.write_text(dump_config(tiny("train.epochs=2", "train.ema_decay=null")))
+def tiny_plan(folder: Path, *overrides: str, recipe: Sequence[str] = (), **options: Any) -> Plan:
+    """A plan of the tiny recipe, two epochs of two hundred digits; `recipe` changes the file."""
+    path = folder / "tiny.yaml"
+    path.write_text(dump_config(tiny("train.epochs=2", "train.ema_decay=null", *recipe)))
     options = {"attentions": NAMES, "seeds": 2, **options}
-    return make_plan(str(recipe), overrides, **options)
+    return make_plan(str(path), overrides, **options)
 
 
 def compare_and_exit(plan: Plan, out: Path) -> None:

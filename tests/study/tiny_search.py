@@ -1,6 +1,7 @@
 """A search whose trials take a second, and bodies of processes that work on it."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from saccade.config import Config
@@ -17,15 +18,16 @@ def tiny_search(*overrides: str) -> Config:
     return tiny("train.ema_decay=null", "train.epochs=3", SEARCH, *overrides)
 
 
-def start_tiny(out: Path, *overrides: str, trials: int, storage: str = "sqlite") -> TuningFolder:
-    return start_search(out, tiny_search(*overrides), Settings("tiny", trials, storage=storage))
+def start_tiny(out: Path, *overrides: str, trials: int) -> TuningFolder:
+    return start_search(out, tiny_search(*overrides), Settings("tiny", trials))
 
 
-def work_and_exit(out: Path) -> None:
+def work_and_exit(out: Path, index: int = 0) -> None:
     """Body of a child process: a worker."""
     sys.stderr = (out.parent / "stderr").open("a")
     try:
-        work(TuningFolder.open(out), lambda line: print(line, file=sys.stderr, flush=True))
+        say = partial(print, file=sys.stderr, flush=True)
+        work(TuningFolder.open(out), say, index=index)
     except SaccadeError as error:
         sys.exit(error.exit_code)
 

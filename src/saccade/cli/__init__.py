@@ -88,7 +88,7 @@ class _LazyGroup(TyperGroup):
                 pretty_exceptions_short=False,
                 rich_markup_mode=None,
             )
-        module = import_module(f"saccade.cli.{MODULES.get(cmd_name, cmd_name)}")
+        module = import_module(f"saccade.cli.{_module_of(cmd_name)}")
         command = typer.main.get_command(module.app)
         command.name = cmd_name
         return command
@@ -119,6 +119,14 @@ def _command() -> str:
 def _is_on_command_line(name: str) -> bool:
     """True if the command line names this sub-command."""
     return name in sys.argv[1:]
+
+
+def _module_of(name: str) -> str:
+    """The module of a sub-command; `saccade compare status` has its own."""
+    words = sys.argv[1:]
+    if name == "compare" and words[words.index(name) + 1 :][:1] == ["status"]:
+        return "compare_status"
+    return MODULES.get(name, name)
 
 
 def _placeholder() -> None:

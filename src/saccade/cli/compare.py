@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from saccade.cli.launching import Launchers, SlurmOptions
 from saccade.cli.lists import words
 from saccade.cli.streams import say
 from saccade.cli.tables import print_table
@@ -49,21 +50,25 @@ def compare(
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(help="Runs at a time on this machine; default: one a GPU, up to 4 on a CPU."),
+        typer.Option(
+            help="Runs at a time; default: one a GPU, up to 4 on a CPU, no limit in Slurm."
+        ),
     ] = None,
+    launcher: Launchers = "local",
+    slurm: SlurmOptions = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the comparison.")] = None,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="Resume the comparison in --out, join it from another machine, or start it.",
+            help="Resume the comparison in --out, join its jobs in Slurm, or start it.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Train several attentions under the same settings and test their differences.
 
-    To use more machines, run the same command with --resume and the same --out on shared storage.
+    `saccade compare status DIR` shows the state of each run.
     """
     if out is None:
         raise ConfigError("--out DIR is needed: the folder for the comparison")
@@ -72,9 +77,11 @@ def compare(
     given = {name: value for name, value in asked.items() if value is not None}
     plan = _plan(recipe, overrides or [], given, out if resume else None)
     from saccade.study import compare as run
+    from saccade.study.launchers import choose_launcher
 
+    place = choose_launcher(launcher, slurm or [])
     try:
-        results = run(plan, out, jobs=jobs, resume=resume)
+        results = run(plan, out, jobs=jobs, launcher=place, resume=resume)
     except (Preempted, TrainingError):
         if (out / "results.json").exists():
             so_far = read_json_object(out / "results.json")
@@ -84,8 +91,9 @@ def compare(
     page = _report(out) if _has_runs(results) else None
     _show(results, out, page, as_json=as_json)
     if results["left_out"]:
-        left = results["left_out"]
-        raise TrainingError(f"{len(left)} run(s) failed; {left[0]['run']}: {left[0]['reason']}")
+        from saccade.study.comparison.start import failed_runs
+
+        raise TrainingError(failed_runs(results["left_out"]))
 
 
 def _has_runs(results: dict[str, Any]) -> bool:

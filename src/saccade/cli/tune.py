@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from saccade.cli.launching import Launchers, SlurmOptions
 from saccade.cli.streams import say
 from saccade.cli.tables import print_table
 from saccade.errors import ConfigError
@@ -42,30 +43,32 @@ def tune(
     metric: Annotated[str | None, typer.Option(help="val_accuracy (default) or val_loss")] = None,
     storage: Annotated[
         str | None,
-        typer.Option(help="sqlite (default), or journal for workers on several machines"),
+        typer.Option(help="journal (default), or postgresql://USER@HOST/DATABASE"),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Worker processes on this machine.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of workers.")] = 1,
+    launcher: Launchers = "local",
+    slurm: SlurmOptions = None,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="Resume the search in --out, join it from another machine, or start it.",
+            help="Resume the search in --out, join its jobs in Slurm, or start it.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Search the settings in a recipe's search section. The test set is not used.
-
-    To add workers, run the same command with --resume and the same --out on any machine.
-    """
+    """Search the settings in a recipe's search section. The test set is not used."""
     if out is None:
         raise ConfigError("--out DIR is needed: the folder for the search")
     changes = [*(overrides or [])]
     changes += [f"tune.sampler={sampler}"] if sampler is not None else []
     changes += [f"tune.pruner={pruner}"] if pruner is not None else []
     config = _resolve(recipe, changes, resume=resume)
+    from saccade.study.launchers import choose_launcher
     from saccade.study.tuning import Settings, TuningFolder, join_search, start_search
     from saccade.study.tuning import tune as run
+
+    place = choose_launcher(launcher, slurm or [])
 
     if resume and TuningFolder(out).exists():
         folder = join_search(out, config, trials=trials, metric=metric, storage=storage)
@@ -82,7 +85,7 @@ def tune(
     wanted, asked_for = folder.trials_wanted(), folder.settings().trials
     if wanted < asked_for:
         typer.echo(f"the grid has {wanted} points: {wanted} trials, not {asked_for}", err=True)
-    results = run(folder, jobs=jobs, say=print_line)
+    results = run(folder, jobs=jobs, launcher=place, say=print_line)
     if as_json:
         typer.echo(json.dumps(results))
     else:

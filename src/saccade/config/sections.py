@@ -240,8 +240,8 @@ class RunConfig(Section):
         checkpoint_every_steps: Steps between additional checkpoints within an epoch.
         keep_last: Number of newest checkpoints to keep.
         log_every_steps: Steps between logged losses; reading the loss synchronizes the device.
-        trackers: Trackers that receive the metrics besides `metrics.jsonl`. They need the `track`
-            extra.
+        trackers: Trackers that receive the metrics besides `metrics.jsonl`. They need the extra
+            `track`, `wandb` or `mlflow`.
         test: Evaluate the test set at the end. Trials of a search do not.
     """
 
@@ -250,7 +250,7 @@ class RunConfig(Section):
     checkpoint_every_epochs: Count = 1
     keep_last: Count = 2
     log_every_steps: Count = 50
-    trackers: tuple[Literal["tensorboard", "trackio"], ...] = ()
+    trackers: tuple[Literal["tensorboard", "trackio", "wandb", "mlflow"], ...] = ()
     test: bool = True
 
 

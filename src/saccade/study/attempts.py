@@ -153,22 +153,22 @@ class Attempts:
                 found.append(attempt)
         return found[::-1]
 
-    def under_way(self, worker: str) -> Attempt | None:
-        """The attempt that a worker is making now, if any."""
+    def made_by(self, worker: str) -> list[Attempt]:
+        """Attempts of the workers whose id begins with `worker`, in order of their start."""
         found = (_read(path) for path in self.folder.glob("*.json"))
-        open_ones = (a for a in found if a is not None and a.end == "under way")
-        return next((attempt for attempt in open_ones if attempt.worker == worker), None)
+        own = (a for a in found if a is not None and a.worker.startswith(worker))
+        return sorted(own, key=lambda attempt: attempt.started)
 
     def was_at_something(self, worker: str) -> bool:
         """True if a worker has begun at least one attempt."""
-        found = (_read(path) for path in self.folder.glob("*.json"))
-        return any(attempt is not None and attempt.worker == worker for attempt in found)
+        return bool(self.made_by(worker))
 
     def note_death(self, worker: str, reason: str) -> str | None:
         """Record why a worker died. Return the name of the run it worked on, if any."""
-        found = [a for a in map(_read, self.folder.glob("*.json")) if a is not None]
-        unexplained = (a for a in found if a.end == "under way" or a.reason == UNSEEN)
-        attempt = next((a for a in unexplained if a.worker == worker), None)
+        own = self.made_by(worker)
+        attempt = next(
+            (a for a in reversed(own) if a.end == "under way" or a.reason == UNSEEN), None
+        )
         if attempt is None:
             return None
         with suppress(OSError):

@@ -140,7 +140,7 @@ def run_workers(
 
 def _start(command: Sequence[str], index: int, jobs: int) -> _Worker:
     threads = max(1, len(os.sched_getaffinity(0)) // jobs)
-    own_id = uuid4().hex
+    own_id = f"{os.environ.get(WORKER_ID, '')}{uuid4().hex}"  # a job of Slurm has set the start
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -91,6 +91,7 @@ class Start:
         faults: Descriptions of newer checkpoints that are damaged.
         damage: Descriptions of damaged files of a finished run, which will be repaired.
         summary: The summary of a finished, undamaged run; empty otherwise.
+        logged: Step and kind of the rows that trackers have already.
     """
 
     run: RunFolder
@@ -98,6 +99,7 @@ class Start:
     faults: list[str] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
+    logged: set[tuple[int, str]] = field(default_factory=set)
 
     @property
     def step(self) -> int:
@@ -206,7 +208,8 @@ def inspect_folder(
     if damage and not run.is_mendable():
         why = "no checkpoint is left to repair it from" if checkpoint is None else RESTORE_HINT
         raise DamagedRunError(run.path, [*damage.values(), why])
-    return Start(run, checkpoint, faults, list(damage.values()))
+    logged = {(row["step"], row["kind"]) for row in run.metrics()} if config.run.trackers else set()
+    return Start(run, checkpoint, faults, list(damage.values()), logged=logged)
 
 
 def _check_same(saved: Config, asked: Config) -> None:
@@ -276,11 +279,7 @@ def report_cost(trainer: Trainer, start: Start) -> None:
 def _train(trainer: Trainer, start: Start) -> dict[str, Any]:
     reporter = trainer.reporter
     if trainer.ranks.is_main:
-        trainer.trackers = open_trackers(
-            trainer.config.run.trackers,
-            start.run.path,
-            start.step,
-        )
+        trainer.trackers = open_trackers(trainer.config, start.run.path, start.step, start.logged)
     for fault in start.damage:
         reporter.note(f"repairing the finished run: {fault}")
     report_cost(trainer, start)

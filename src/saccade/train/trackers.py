@@ -1,18 +1,35 @@
-"""Optional destinations of metrics besides `metrics.jsonl`: TensorBoard and trackio."""
+"""Optional destinations of metrics besides `metrics.jsonl`: TensorBoard, trackio, W&B and MLflow.
+
+A resumed run continues its old entry. It repeats the steps after its last checkpoint with the same
+values, so a row that was logged before is not logged again. TensorBoard replaces such rows itself.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
 from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
+from saccade.config import Config
 from saccade.errors import ConfigError
+from saccade.io import read_json_object, write_json
 
 __all__ = ["Tracker", "check_trackers", "open_trackers"]
+
+PROJECT = "saccade"
+"""Name of the project or experiment in trackers that have them."""
+
+EXTRAS = {"tensorboard": "track", "trackio": "track", "wandb": "wandb", "mlflow": "mlflow"}
+"""The extra of this package that installs a tracker."""
+
+Row = tuple[int, str]
+"""Step and kind of a row of `metrics.jsonl`."""
 
 
 class Tracker(Protocol):
@@ -36,7 +53,7 @@ class TensorBoard:
     def log(self, row: Mapping[str, Any]) -> None:
         """Log one row."""
         for name, value in _numbers(row).items():
-            self._writer.add_scalar(f"{row['kind']}/{name}", value, row["step"])
+            self._writer.add_scalar(name, value, row["step"])
 
     def close(self) -> None:
         """Write buffered rows and close."""
@@ -44,27 +61,18 @@ class TensorBoard:
 
 
 class Trackio:
-    """A local trackio project named `saccade`; a resumed run continues its old entry.
+    """A local trackio project; its output goes to stderr, because stdout is for results."""
 
-    The name of an entry is that of the run folder plus a part of the hash of its path, because the
-    run folders of different comparisons have the same names. Steps repeated after a kill appear
-    twice. Trackio's output goes to stderr, because stdout is for results.
-    """
-
-    def __init__(self, folder: Path, _step: int) -> None:
+    def __init__(self, name: str, *, is_new: bool) -> None:
         import trackio
 
         self._trackio = trackio
-        resume = "allow" if (folder / "metrics.jsonl").exists() else "never"
-        path = folder.resolve()
-        name = f"{path.name}-{blake2b(str(path).encode(), digest_size=3).hexdigest()}"
         with redirect_stdout(sys.stderr):
-            trackio.init(project="saccade", name=name, resume=resume)
+            trackio.init(project=PROJECT, name=name, resume="never" if is_new else "allow")
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Log one row."""
-        values = {f"{row['kind']}/{k}": v for k, v in _numbers(row).items()}
-        self._trackio.log(values, step=row["step"])
+        self._trackio.log(_numbers(row), step=row["step"])
 
     def close(self) -> None:
         """Write buffered rows and close."""
@@ -72,10 +80,92 @@ class Trackio:
             self._trackio.finish()
 
 
-_TRACKERS: dict[str, type[TensorBoard] | type[Trackio]] = {
-    "tensorboard": TensorBoard,
-    "trackio": Trackio,
-}
+class WeightsAndBiases:
+    """A run of W&B. `WANDB_MODE`, `WANDB_ENTITY` and the other variables of W&B apply.
+
+    Args:
+        folder: The run folder; W&B writes its files there.
+        name: Name of the entry.
+        entry: Id of the entry.
+        config: Configuration of the run.
+    """
+
+    def __init__(self, folder: Path, name: str, entry: str, config: Config) -> None:
+        import wandb
+
+        with redirect_stdout(sys.stderr):
+            self._run = wandb.init(
+                project=PROJECT,
+                id=entry,
+                name=name,
+                dir=str(folder),
+                resume="allow",
+                config=config.model_dump(mode="json"),
+                settings=wandb.Settings(console="off"),
+            )
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Log one row."""
+        self._run.log(_numbers(row), step=row["step"])
+
+    def close(self) -> None:
+        """Write buffered rows and close."""
+        with redirect_stdout(sys.stderr):
+            self._run.finish()
+
+
+class MLflow:
+    """A run of MLflow, on the server or in the database of `MLFLOW_TRACKING_URI`.
+
+    Args:
+        name: Name of the entry.
+        entry: MLflow's id of the entry; empty for a new one.
+        config: Configuration of the run, which a new entry gets as parameters.
+    """
+
+    def __init__(self, name: str, entry: str, config: Config) -> None:
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+
+        self._client = MlflowClient()
+        self.entry = entry
+        if entry:
+            self._client.update_run(entry, status="RUNNING")
+            return
+        known = self._client.get_experiment_by_name(PROJECT)
+        experiment = known.experiment_id if known else self._client.create_experiment(PROJECT)
+        self.entry = self._client.create_run(experiment, run_name=name).info.run_id
+        sections = {s: v for s, v in config.model_dump(mode="json").items() if isinstance(v, dict)}
+        values = {f"{s}.{key}": v for s, section in sections.items() for key, v in section.items()}
+        self._client.log_batch(self.entry, params=[Param(k, str(v)) for k, v in values.items()])
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Log one row."""
+        from mlflow.entities import Metric
+
+        now, step = int(1000 * time.time()), row["step"]
+        metrics = [Metric(name, float(v), now, step) for name, v in _numbers(row).items()]
+        self._client.log_batch(self.entry, metrics=metrics)
+
+    def close(self) -> None:
+        """Mark the entry as finished."""
+        self._client.set_terminated(self.entry)
+
+
+class _Once:
+    """Logs each row to a tracker once, also if a resumed run writes it again."""
+
+    def __init__(self, tracker: Tracker, logged: set[Row]) -> None:
+        self._tracker, self._logged = tracker, logged
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Log a row, unless it was logged before."""
+        if (row["step"], row["kind"]) not in self._logged:
+            self._tracker.log(row)
+
+    def close(self) -> None:
+        """Write buffered rows and close."""
+        self._tracker.close()
 
 
 def check_trackers(names: Iterable[str]) -> None:
@@ -83,18 +173,47 @@ def check_trackers(names: Iterable[str]) -> None:
     for name in names:
         if find_spec(name) is None:
             raise ConfigError(
-                f"run.trackers: {name!r} is not installed; pip install 'saccade[track]'"
+                f"run.trackers: {name!r} is not installed; pip install 'saccade[{EXTRAS[name]}]'"
             )
 
 
-def open_trackers(names: Iterable[str], folder: Path, step: int) -> list[Tracker]:
-    """Open the trackers of `run.trackers` for a run that starts or resumes after `step`.
+def open_trackers(config: Config, folder: Path, step: int, logged: set[Row]) -> list[Tracker]:
+    """Open the trackers of `run.trackers`.
 
     Call `check_trackers` first.
+
+    Args:
+        config: Configuration of the run.
+        folder: The run folder.
+        step: Step after which the run starts or resumes.
+        logged: Rows that the run logged before it was resumed.
     """
-    return [_TRACKERS[name](folder, step) for name in names]
+    path, entries = folder.resolve(), folder / "trackers.json"
+    known = read_json_object(entries) if entries.exists() else {}
+    name = f"{path.name}-{blake2b(str(path).encode(), digest_size=3).hexdigest()}"
+    found: list[Tracker] = []
+    for kind in config.run.trackers:
+        entry = str(known.get(kind, ""))
+        if kind == "tensorboard":
+            found.append(TensorBoard(folder, step))
+            continue
+        tracker: Tracker
+        if kind == "trackio":
+            tracker, entry = Trackio(name, is_new=not logged), name
+        elif kind == "wandb":
+            entry = entry or uuid4().hex
+            tracker = WeightsAndBiases(folder, name, entry, config)
+        else:
+            tracker = service = MLflow(name, entry, config)
+            entry = service.entry
+        known[kind] = entry
+        found.append(_Once(tracker, logged))
+        write_json(entries, known)
+    return found
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    skipped = {"step", "kind"}
-    return {k: v for k, v in row.items() if k not in skipped and isinstance(v, int | float)}
+    """The numbers of a row, with the kind of the row before their names."""
+    kind, skipped = row["kind"], {"step", "kind"}
+    numbers = {k: v for k, v in row.items() if k not in skipped and isinstance(v, int | float)}
+    return {f"{kind}/{name}": value for name, value in numbers.items()}

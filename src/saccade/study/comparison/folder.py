@@ -4,7 +4,7 @@ study.json      attentions, baseline, seeds and folds
 base.yaml       configuration shared by all runs
 initial/        initial weights shared by all runs of a seed
 runs/<attention>/seed-<s>[/fold-<k>]   ordinary run folders
-claims/         which worker is training which run
+locks/          which process of this machine is training which run
 attempts/       when a worker began a run, and how the attempt ended
 measures.json   latency, memory, approximation error; training speed if runs overlapped
 results.json    results, rewritten whenever a run ends
@@ -35,7 +35,6 @@ from saccade.io import (
 )
 from saccade.runs import PREDICTIONS, RunFolder, trained_together
 from saccade.study.attempts import Attempts
-from saccade.study.claims import Claims
 from saccade.study.comparison.fairness import LOCAL
 from saccade.study.comparison.plan import Job, Plan
 
@@ -66,10 +65,7 @@ class ComparisonFolder:
 
     @classmethod
     def start(cls, path: str | Path, plan: Plan, *, resume: bool) -> Self:
-        """Create the folder of a plan or, with `resume`, open the folder if it exists.
-
-        Several machines may call this at once: the first creates the folder, the others join.
-        """
+        """Create the folder of a plan or, with `resume`, open the folder if it exists."""
         folder = cls(path)
         if not folder.exists():
             folder._check_free()
@@ -121,14 +117,15 @@ class ComparisonFolder:
             raise ConfigError(f"{str(path)!r} cannot be read: {error!r}") from None
 
     @cached_property
-    def claims(self) -> Claims:
-        """Claims of the workers on runs."""
-        return Claims(self.path / "claims")
-
-    @cached_property
     def attempts(self) -> Attempts:
         """Attempts at each run."""
         return Attempts(self.path / "attempts")
+
+    def lock(self, job: Job) -> Path:
+        """Lock file that the worker of a run holds."""
+        folder = self.path / "locks"
+        folder.mkdir(exist_ok=True)
+        return folder / job.short_name
 
     def run(self, job: Job) -> RunFolder:
         """Run folder of a job."""
@@ -222,8 +219,12 @@ class ComparisonFolder:
     def _create(self, plan: Plan) -> None:
         make_folder(self.path)
         self._write_base(plan)
-        text = json.dumps(sealed(_study(plan)), indent=2) + "\n"
-        write_new(self.path / "study.json", text)  # keeps the file of a machine that was first
+        text = (
+            json.dumps(sealed(_study(plan)), indent=2)
+            + "\
+"
+        )
+        write_new(self.path / "study.json", text)
 
     def _write_base(self, plan: Plan) -> None:
         write_file(self.path / "base.yaml", dump_config(plan.base))

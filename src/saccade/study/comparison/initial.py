@@ -14,7 +14,6 @@ from saccade.data import DatasetInfo
 from saccade.errors import ConfigError, TrainingError, writing_error
 from saccade.io import check_regular
 from saccade.models.weight_files import write_tensors
-from saccade.study.claims import link_new
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.plan import Job
 from saccade.train import build_model
@@ -25,8 +24,6 @@ __all__ = ["write_initial_weights"]
 
 def write_initial_weights(folder: ComparisonFolder, info: DatasetInfo) -> None:
     """Write the missing weight files, one per seed.
-
-    If several machines start at once, the first file is kept.
 
     Raises:
         ConfigError: An existing file is damaged.
@@ -42,7 +39,7 @@ def write_initial_weights(folder: ComparisonFolder, info: DatasetInfo) -> None:
         fold = None if plan.folds is None else 0
         network = build_model(plan.config(Job(plan.baseline, seed, fold)), info)
         try:
-            _write_first(path, {name: full(t) for name, t in network.state_dict().items()})
+            _write_whole(path, {name: full(t) for name, t in network.state_dict().items()})
         except OSError as error:
             message = f"cannot write {str(path)!r}"
             raise writing_error(message, error, TrainingError, "go on with --resume") from None
@@ -60,13 +57,12 @@ def _check_whole(path: Path) -> None:
         ) from None
 
 
-def _write_first(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a file atomically, or keep the existing one."""
+def _write_whole(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a file atomically."""
     path.parent.mkdir(exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write_tensors(tensors, aside)
-        if link_new(path, aside) is None:  # no hard links: every machine writes the same weights
-            aside.replace(path)
+        aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)

@@ -47,11 +47,14 @@ from saccade.train.build import set_up_training
 from saccade.train.distributed import Ranks, connect
 from saccade.train.memory import MIB, is_out_of_memory
 from saccade.train.run_data import load_run_data
-from saccade.train.signals import StopRequest
+from saccade.train.signals import stop_signals
 from saccade.train.step import PRECISIONS, Stepper
 from saccade.train.torch_flags import set_up_machine
 
-__all__ = ["approximation_error", "measure", "measure_run"]
+__all__ = ["MEASURES", "approximation_error", "is_measured", "measure", "measure_run"]
+
+MEASURES = "measures"
+"""Name of the measurements, as a unit of work beside the runs."""
 
 LATENCY_S, SPEED_S = 0.1, 1.0
 LATENCY_WINDOWS = 5
@@ -60,36 +63,39 @@ MAX_CALLS, WARM_UPS = 50, 2
 HELD_OUT_IMAGES = 64
 
 
-def measure(folder: ComparisonFolder, stop: StopRequest) -> bool:
+def measure(folder: ComparisonFolder) -> None:
     """Measure every attention that has a finished run and was not measured yet.
 
-    Returns:
-        True if this process measured; False if another process is measuring.
+    Raises:
+        Preempted: A signal asked to stop.
     """
-    claim = folder.claims.take("measures")
-    if claim is None:
-        return False
-    try:
-        together = folder.trained_together()
+    together = folder.trained_together()
+    with stop_signals() as stop:
         for attention in folder.plan.attentions:
             leave_if_asked(stop, "two measurements")
-            known = folder.measures()
-            before = known.get(attention, {})
-            wanted = {"latency_ms", *(["img_per_s"] if together else [])}
-            is_complete = wanted <= before.keys()
-            if is_complete and before.get("trained", True):
-                continue
-            runs = [folder.run(job) for job in folder.finished() if job.attention == attention]
-            trained = next((run for run in runs if run.newest_intact()[0]), None)
-            if trained is not None or (runs and not is_complete):
-                run = trained or runs[0]
+            if (run := _run_to_measure(folder, attention, speed=together)) is not None:
                 everything = [folder.run(job) for job in folder.finished()]
                 found = measure_run(run, speed=together, runs=everything)
-                folder.write("measures.json", {**known, attention: found})
+                folder.write("measures.json", {**folder.measures(), attention: found})
                 tidy(compiled=together and run.config().train.compile)
-    finally:
-        claim.give_back()
-    return True
+
+
+def is_measured(folder: ComparisonFolder) -> bool:
+    """True if `measure` has nothing to do."""
+    speed = folder.trained_together()
+    names = folder.plan.attentions
+    return all(_run_to_measure(folder, name, speed=speed) is None for name in names)
+
+
+def _run_to_measure(folder: ComparisonFolder, attention: str, *, speed: bool) -> RunFolder | None:
+    """A finished run to measure, with its trained weights if possible; None if not needed."""
+    before = folder.measures().get(attention, {})
+    is_complete = {"latency_ms", *(["img_per_s"] if speed else [])} <= before.keys()
+    if is_complete and before.get("trained", True):
+        return None
+    runs = [folder.run(job) for job in folder.finished() if job.attention == attention]
+    trained = next((run for run in runs if run.newest_intact()[0]), None)
+    return trained or (runs[0] if runs and not is_complete else None)
 
 
 def measure_run(

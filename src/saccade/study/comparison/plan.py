@@ -31,6 +31,11 @@ class Job:
         name = f"{self.attention}/seed-{self.seed}"
         return name if self.fold is None else f"{name}/fold-{self.fold}"
 
+    @property
+    def short_name(self) -> str:
+        """Name of the run's lock and attempts."""
+        return self.name.replace("/", "-")
+
 
 @dataclass(frozen=True)
 class Plan:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 
 from saccade.errors import SaccadeError
+from saccade.study import slurm
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.plan import Job
+from saccade.study.comparison.status import describe_runs, status_table
 from saccade.study.workers import tell_skipped
 from saccade.train.progress import print_line
 
@@ -66,7 +66,7 @@ class Watcher:
                 tell_skipped(self.folder.run(job))
 
     def _watch(self) -> None:
-        while not self._stop.wait(POLL_S):
+        while not self._stop.wait(slurm.POLL_S if slurm.find_jobs(self.folder.path) else POLL_S):
             self._poll()
 
     def _poll(self) -> None:
@@ -86,7 +86,7 @@ class Watcher:
                 self.on_change()
         if self._live is not None:
             with suppress(OSError):  # the terminal was closed
-                self._live.update(self._table(self._live.console), refresh=True)
+                self._live.update(status_table(describe_runs(self.folder)), refresh=True)
 
     def _has_ended(self, job: Job) -> bool:
         return self.folder.state(job, since=self.since) != "waiting"
@@ -100,44 +100,6 @@ class Watcher:
 
     def _say(self, line: str) -> None:
         print_line(line)
-
-    def _table(self, console: Console) -> Table:
-        """Table with a row per attention and a column per run, or counts if that is too wide."""
-        plan = self.folder.plan
-        columns = [job for job in plan.jobs() if job.attention == plan.attentions[0]]
-        cells = {
-            attention: [self._cell(Job(attention, job.seed, job.fold)) for job in columns]
-            for attention in plan.attentions
-        }
-        names = [job.name.partition("/")[2] for job in columns]
-        table = self._drawn(names, cells)
-        unbounded = console.options.update(max_width=10_000)
-        if console.measure(table, options=unbounded).maximum <= console.width:
-            return table
-        ended = {
-            attention: [f"{sum(job.attention == attention for job in self._ended)}/{len(columns)}"]
-            for attention in plan.attentions
-        }
-        return self._drawn(["done"], ended)
-
-    def _drawn(self, columns: Sequence[str], cells: Mapping[str, Sequence[str]]) -> Table:
-        done = f"{len(self._ended)} of {len(self.folder.plan.jobs())} runs"
-        table = Table("attention", box=box.SIMPLE, pad_edge=False, caption=done)
-        for name in columns:
-            table.add_column(name, justify="right", no_wrap=True)
-        for attention, own in cells.items():
-            table.add_row(attention, *own)
-        return table
-
-    def _cell(self, job: Job) -> str:
-        if summary := self.folder.summary(job):
-            return f"{summary['test_accuracy']:.2%}"
-        status = self.folder.run(job).status()
-        if self._has_ended(job):
-            return "[red]failed[/]"
-        if not status:
-            return "[dim]-[/]"
-        return f"[cyan]{status['epoch']}/{self.folder.plan.base.train.epochs}[/]"
 
 
 def _start_live() -> Live:

@@ -5,35 +5,35 @@ from __future__ import annotations
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from saccade.data import Splits, load_splits
+from saccade.data import DatasetInfo, Splits, load_splits
 from saccade.errors import ConfigError, Preempted
 from saccade.io import sealed
 from saccade.study.comparison.fairness import check_models, check_run
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.initial import write_initial_weights
-from saccade.study.comparison.measures import measure
+from saccade.study.comparison.measures import MEASURES, is_measured, measure
 from saccade.study.comparison.plan import Plan
 from saccade.study.comparison.progress import Watcher
 from saccade.study.comparison.results import collect
 from saccade.study.comparison.work import work
-from saccade.study.workers import raise_worker_error, run_workers
+from saccade.study.launchers import Launcher, Task, local, only_launcher
+from saccade.study.workers import raise_worker_error
 from saccade.train.cost import warn_of_default_size
 from saccade.train.distributed import connect
 from saccade.train.run_data import batch_note, check_same_data, check_same_folder
-from saccade.train.signals import stop_signals
 from saccade.train.torch_flags import check_machine, uses_cuda
 
-__all__ = ["compare"]
+__all__ = ["compare", "failed_runs"]
+
+WORKER = "saccade.study.comparison.worker"
 
 MAX_ON_CPU = 4
-MEASURED_ELSEWHERE = (
-    "another process is still measuring latency, memory and error; use --resume to show them later"
-)
 
 
 def compare(
@@ -41,6 +41,7 @@ def compare(
     out: str | Path,
     *,
     jobs: int | None = 1,
+    launcher: Launcher = local,
     resume: bool = False,
     quiet: bool = False,
 ) -> dict[str, Any]:
@@ -49,9 +50,10 @@ def compare(
     Args:
         plan: Plan from `make_plan`.
         out: Folder of the comparison; it must be new unless `resume` is set.
-        jobs: Number of worker processes, spread over the GPUs. With 1, runs are trained in this
-            process; None chooses a number for this machine. To add workers on another machine,
-            make the same call there with `resume` and the same folder.
+        jobs: Number of runs at a time. The local launcher spreads as many worker processes over
+            the GPUs; with 1, it trains in this process; with None, it chooses a number for this
+            machine. Slurm's launcher has no limit with None.
+        launcher: Where the workers run.
         resume: Resume the comparison in `out`, or start it if there is none.
         quiet: Show no progress.
 
@@ -59,16 +61,23 @@ def compare(
         The results, as in `results.json`; failed runs are listed in `left_out`.
 
     Raises:
-        ConfigError: The plan, the folder or a run in it is invalid or unfair.
+        ConfigError: The plan, the folder or a run in it is invalid or unfair, or another process
+            works on the folder.
         DataError: The data cannot be read.
         TrainingError: Worker processes died and runs are missing.
         Preempted: A signal asked to stop; call again with `resume` to continue.
     """
-    splits = _check_here(plan, jobs)
-    info = splits.info
+    splits = _check_here(plan, jobs, is_local=launcher is local)
     if not quiet and (note := batch_note(plan.base, splits)):
         print(f"saccade: {note}", file=sys.stderr, flush=True)  # noqa: T201
     folder = ComparisonFolder.start(out, plan, resume=resume)
+    with only_launcher(folder.path):
+        _prepare(folder, plan, splits.info)
+        return _run(folder, jobs, launcher, quiet=quiet)
+
+
+def _prepare(folder: ComparisonFolder, plan: Plan, info: DatasetInfo) -> None:
+    """Check the runs that have begun, and write the initial weights."""
     folder.reopen_damaged()
     for job in plan.jobs():
         if folder.run(job).exists():
@@ -80,32 +89,38 @@ def compare(
             check_same_folder(folder.run(job), plan.base.data)
     folder.measures()  # raises for a damaged file before hours of training
     write_initial_weights(folder, info)
+
+
+def _run(
+    folder: ComparisonFolder, jobs: int | None, launcher: Launcher, *, quiet: bool
+) -> dict[str, Any]:
+    """Train the remaining runs, measure, and write the results."""
     since = time.time()
     try:
-        with (
-            stop_signals() as stop,
-            Watcher(folder, since=since, on_change=lambda: _write(folder), quiet=quiet),
-        ):
-            codes = _work(folder, jobs, since)
-            has_measured = measure(folder, stop)
+        with Watcher(folder, since=since, on_change=lambda: _write(folder), quiet=quiet):
+            codes = launcher(_training(folder, since, jobs, is_local=launcher is local))
+            if not is_measured(folder):
+                codes += launcher(_measuring(folder, since))
     except Preempted as error:
         _write(folder)
-        done = f"{len(folder.finished())} of {len(plan.jobs())} runs"
-        raise type(error)(f"stopped with {done} done; go on with --resume") from None
-    results = _write(folder, measured_elsewhere=not has_measured)
-    _check_all_ended(codes, folder, since)
+        done = f"stopped with {len(folder.finished())} of {len(folder.plan.jobs())} runs done"
+        hint = "go on with --resume" if launcher is local else error
+        raise type(error)(f"{done}; {hint}") from None
+    results = _write(folder)
+    _check_all_ended(codes, folder, since, results["left_out"])
     return results
 
 
-def _check_here(plan: Plan, jobs: int | None) -> Splits:
-    """Check that every run could start on this machine; return the data of the first run."""
+def _check_here(plan: Plan, jobs: int | None, *, is_local: bool) -> Splits:
+    """Check that every run could start; return the data of the first run."""
     if jobs is not None and jobs < 1:
         raise ConfigError(f"jobs must be at least 1, got {jobs}")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("a comparison starts its own processes: use --jobs, not torchrun")
     first = plan.config(plan.jobs()[0])
-    check_machine(first)
-    connect(first.train.device)
+    if is_local:
+        check_machine(first)
+        connect(first.train.device)
     splits = load_splits(first.data)
     check_models(plan, splits.info)
     warn_of_default_size(first, splits)
@@ -126,36 +141,41 @@ def _suitable_jobs(folder: ComparisonFolder, since: float) -> int:
     return min(len(runs), len(os.sched_getaffinity(0)), MAX_ON_CPU)
 
 
-def _work(folder: ComparisonFolder, jobs: int | None, since: float) -> list[int]:
-    """Train the remaining runs. Return the exit codes of the worker processes, if any."""
-    jobs = _suitable_jobs(folder, since) if jobs is None else jobs
-    if jobs == 1:
-        work(folder, since=since)
-        return []
-    module = "saccade.study.comparison.worker"
-    return run_workers(
-        module,
-        [str(folder.path), str(since)],
-        jobs,
-        attempts=folder.attempts,
-        is_work_left=lambda: bool(folder.waiting(since)),
+def _training(folder: ComparisonFolder, since: float, jobs: int | None, *, is_local: bool) -> Task:
+    """The training of the remaining runs."""
+    return Task(
+        WORKER,
+        folder.path,
+        since,
+        units=[job.name for job in folder.waiting(since)],
+        jobs=_suitable_jobs(folder, since) if jobs is None and is_local else jobs,
+        here=lambda: work(folder, since=since),
     )
 
 
-def _write(folder: ComparisonFolder, *, measured_elsewhere: bool = False) -> dict[str, Any]:
-    results = collect(folder)
-    missing = [row for row in results["rows"] if row["runs"] and row["latency_batch"] is None]
-    if measured_elsewhere and missing:
-        results["notes"].append(MEASURED_ELSEWHERE)
-    results = sealed(results)
+def _measuring(folder: ComparisonFolder, since: float) -> Task:
+    """The measurements, which start after all runs have ended."""
+    here = partial(measure, folder)
+    return Task(WORKER, folder.path, since, units=[MEASURES], jobs=1, here=here)
+
+
+def _write(folder: ComparisonFolder) -> dict[str, Any]:
+    results = sealed(collect(folder))
     folder.write("results.json", results)
     return results
 
 
-def _check_all_ended(codes: list[int], folder: ComparisonFolder, since: float) -> None:
-    """Raise if the workers ended before all runs had ended."""
-    missing = folder.waiting(since)
-    if not missing:
-        return
+def _check_all_ended(
+    codes: list[int], folder: ComparisonFolder, since: float, left_out: list[dict[str, str]]
+) -> None:
+    """Raise if the workers ended before all runs had ended, or because of an error."""
     ended = f"the workers ended with exit codes {', '.join(map(str, codes))}"
-    raise_worker_error(codes, f"{ended}; {len(missing)} runs are missing; go on with --resume")
+    if missing := folder.waiting(since):
+        raise_worker_error(codes, f"{ended}; {len(missing)} runs are missing; go on with --resume")
+    if any(code > 0 for code in codes) and left_out:
+        raise_worker_error(codes, failed_runs(left_out))
+
+
+def failed_runs(left_out: list[dict[str, str]]) -> str:
+    """The message about runs that failed."""
+    return f"{len(left_out)} run(s) failed; {left_out[0]['run']}: {left_out[0]['reason']}"

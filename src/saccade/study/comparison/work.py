@@ -1,7 +1,7 @@
 """Worker loop of a comparison: take a free run, train it, and repeat until all runs have ended.
 
-Any number of workers on one or several machines can share one folder. A worker that finds all
-remaining runs taken waits, so that it can take over a run if another worker dies.
+Several workers of a machine can share one folder. A worker that finds all remaining runs taken
+waits, so that it can take over a run if another worker dies. A job of Slurm works on one run only.
 
 If a run raises an error of its own, it has failed. If its worker dies or the disk fails, it is
 tried again, up to `MAX_ATTEMPTS` times in a row from the same step.
@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Any
+from contextlib import ExitStack, suppress
 
 import torch
 
@@ -26,8 +24,8 @@ from saccade.errors import (
     TrainingError,
     is_transient,
 )
+from saccade.io import locked
 from saccade.study.attempts import MAX_ATTEMPTS, one_line, reason_of
-from saccade.study.claims import Claim
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.plan import Job
 from saccade.study.workers import leave_if_asked
@@ -41,12 +39,13 @@ POLL_S = 0.5
 RETRY_S = 1.0
 
 
-def work(folder: ComparisonFolder, *, since: float) -> None:
+def work(folder: ComparisonFolder, *, since: float, unit: str | None = None) -> None:
     """Train the remaining runs of a comparison.
 
     Args:
         folder: The comparison.
         since: Runs that failed before this time are tried again, once.
+        unit: Name of the only run to train; all runs by default.
 
     Raises:
         Preempted: A signal asked to stop; progress is saved.
@@ -56,7 +55,7 @@ def work(folder: ComparisonFolder, *, since: float) -> None:
     """
     with stop_signals() as stop:
         failures = 0
-        while waiting := folder.waiting(since):
+        while waiting := [job for job in folder.waiting(since) if unit in (None, job.name)]:
             try:
                 has_worked = any(_try(folder, job, since) for job in waiting)
                 failures = 0
@@ -73,32 +72,30 @@ def work(folder: ComparisonFolder, *, since: float) -> None:
 
 def _try(folder: ComparisonFolder, job: Job, since: float) -> bool:
     """Train a run if no other worker has it. Return False if another worker has it."""
-    name = job.name.replace("/", "-")
-    claim = folder.claims.take(name)
-    if claim is None:
-        return False
-    try:
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(folder.lock(job)))
+        except BlockingIOError:
+            return False
         if folder.state(job, since=since) != "waiting":
             return True
         step = folder.run(job).newest_step()
-        failures = folder.attempts.failures(name, step, since=since)
+        failures = folder.attempts.failures(job.short_name, step, since=since)
         if len(failures) >= MAX_ATTEMPTS:
             folder.note_failure(job, f"{len(failures)} attempts failed: {reason_of(failures)}")
             return True
-        attempt = folder.attempts.begin(name, step)
+        attempt = folder.attempts.begin(job.short_name, step)
         try:
             with folder.attempts.ending(attempt):
-                _run(folder, job, claim)
+                _run(folder, job)
         except RunLockedError:
-            return False  # its owner only seemed dead and still holds the run
+            return False  # another process trains in the run's folder
         except TakenOver:
             return True
         except Exception as error:
             if not is_transient(error):
                 raise
             _report_retry(folder, job, error, len(failures) + 1)
-    finally:
-        claim.give_back()
     return True
 
 
@@ -112,7 +109,7 @@ def _report_retry(folder: ComparisonFolder, job: Job, error: Exception, number: 
     time.sleep(RETRY_S)
 
 
-def _run(folder: ComparisonFolder, job: Job, claim: Claim) -> None:
+def _run(folder: ComparisonFolder, job: Job) -> None:
     """Train a run. An error of the run itself is recorded in its status."""
     config, begun = folder.plan.config(job), time.time()
     try:
@@ -122,7 +119,6 @@ def _run(folder: ComparisonFolder, job: Job, claim: Claim) -> None:
             resume=True,
             quiet=True,
             initial=folder.initial(job.seed),
-            on_epoch=_stop_if_taken_over(claim),
         )
     except (FullDiskError, Preempted, RunLockedError, TakenOver, KeyboardInterrupt):
         raise
@@ -135,16 +131,6 @@ def _run(folder: ComparisonFolder, job: Job, claim: Claim) -> None:
             raise
     finally:
         tidy(compiled=config.train.compile)
-
-
-def _stop_if_taken_over(claim: Claim) -> Callable[[Mapping[str, Any]], None]:
-    """Epoch callback that raises if another worker has taken over the run."""
-
-    def watch(row: Mapping[str, Any]) -> None:
-        if not claim.is_ours:
-            raise TakenOver("another worker took the run over")
-
-    return watch
 
 
 def tidy(*, compiled: bool) -> None:

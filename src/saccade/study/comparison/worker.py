@@ -1,4 +1,7 @@
-"""`python -m saccade.study.comparison.worker DIR TIME`: a worker of `saccade compare --jobs`."""
+"""`python -m saccade.study.comparison.worker DIR TIME [UNIT]`: a worker of a comparison.
+
+A unit is the name of a run, or `measures`.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,22 @@ from saccade.train.progress import print_line
 __all__ = ["main"]
 
 
-def main(path: Path, since: float) -> int:
+def main(path: Path, since: float, unit: str | None = None) -> int:
     """Work on the comparison in a folder; return the exit code."""
     join_parent()  # first, because importing torch takes seconds
     from saccade.data.bad_images import leave_to_parent
     from saccade.study.comparison.folder import ComparisonFolder
+    from saccade.study.comparison.measures import MEASURES, measure
     from saccade.study.comparison.work import work
 
     leave_to_parent()
     choose_gpu()
     try:
-        work(ComparisonFolder.open(path), since=since)
+        folder = ComparisonFolder.open(path)
+        if unit == MEASURES:
+            measure(folder)
+        else:
+            work(folder, since=since, unit=unit)
     except Preempted as error:
         return error.exit_code
     except SaccadeError as error:
@@ -32,4 +40,5 @@ def main(path: Path, since: float) -> int:
 
 
 if __name__ == "__main__":
-    leave_worker(lambda: main(Path(sys.argv[1]), float(sys.argv[2])))
+    folder, since, *units = sys.argv[1:]
+    leave_worker(lambda: main(Path(folder), float(since), *units))

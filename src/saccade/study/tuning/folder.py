@@ -2,8 +2,7 @@
 
 study.json      settings of the search: recipe, metric, number of trials, storage
 base.yaml       base configuration of every trial, including the search space
-study.db        Optuna's storage (study.journal with --storage journal)
-claims/         which worker is running which trial
+study.journal   Optuna's storage, unless it is a PostgreSQL database
 attempts/       when a worker began a trial, and how the attempt ended
 trials/trial-0007/   an ordinary run folder
 results.json    every trial, rewritten whenever a trial ends
@@ -13,23 +12,19 @@ plots/          optimization history and parameter importance, as PNG and SVG
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
-import warnings
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
+from uuid import uuid4
 
 from saccade.config import Config, dump_config, load_config
 from saccade.errors import (
     ConfigError,
-    TrainingError,
     UnknownNameError,
-    is_transient,
     writing_error,
 )
 from saccade.io import (
@@ -44,17 +39,17 @@ from saccade.io import (
 )
 from saccade.runs import RunFolder
 from saccade.study.attempts import Attempts
-from saccade.study.claims import Claims
+from saccade.study.tuning import storage
 from saccade.study.tuning.space import grid
+from saccade.study.tuning.storage import JOURNAL
 
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["METRICS", "Settings", "TuningFolder", "prepare_optuna"]
+__all__ = ["METRICS", "Settings", "TuningFolder"]
 
 VERSION = 1
 STUDY = "saccade"
-STORAGES = {"sqlite": "study.db", "journal": "study.journal"}
 METRICS: dict[str, Literal["maximize", "minimize"]] = {
     "val_accuracy": "maximize",
     "val_loss": "minimize",
@@ -70,22 +65,24 @@ class Settings:
         recipe: Name or path of the recipe.
         trials: Total number of trials, over all workers and resumes.
         metric: Metric to optimize, one of `METRICS`.
-        storage: `sqlite` or `journal`.
+        storage: `journal` for a file in the folder, or a PostgreSQL database as
+            `postgresql://user@host/database`.
+        study: Name of Optuna's study in the storage.
         created: Creation time in ISO format.
     """
 
     recipe: str
     trials: int
     metric: str = "val_accuracy"
-    storage: str = "sqlite"
+    storage: str = JOURNAL
+    study: str = STUDY
     created: str = ""
 
     def __post_init__(self) -> None:
         if self.trials < 1:
             raise ConfigError(f"--trials must be at least 1, got {self.trials}")
         _check_metric(self.metric)
-        if self.storage not in STORAGES:
-            raise UnknownNameError("storage", self.storage, STORAGES)
+        storage.check_storage(self.storage)
 
 
 def _check_metric(metric: str) -> None:
@@ -122,10 +119,14 @@ class TuningFolder:
         try:
             make_folder(aside.path.parent)
             aside.path.mkdir()
+            if settings.storage != JOURNAL:  # which other searches may share
+                settings = replace(settings, study=f"{STUDY}-{uuid4().hex}")
             settings = replace(settings, created=datetime.now(UTC).isoformat(timespec="seconds"))
             aside._write_settings(settings)
             write_file(aside.path / "base.yaml", dump_config(config))
-            _create_storage(aside)
+            direction = METRICS[settings.metric]
+            storage.create_study(settings.storage, aside.journal, settings.study, direction)
+            aside.enqueue()
             aside.path.rename(folder.path)
             sync(folder.path.parent)
         except OSError as error:
@@ -143,9 +144,10 @@ class TuningFolder:
         if not folder.exists():
             raise ConfigError(f"{str(path)!r} is not the folder of a search: no study.json")
         remove_leftovers(folder.path)
-        folder.settings()
-        if not folder.storage_path.is_file():
-            raise ConfigError(f"{str(folder.storage_path)!r}: the study's storage is missing")
+        if folder.settings().storage == JOURNAL:
+            if not folder.journal.is_file():
+                raise ConfigError(f"{str(folder.journal)!r}: the study's storage is missing")
+            storage.cut_torn_line(folder.journal)
         return folder
 
     def exists(self) -> bool:
@@ -185,18 +187,21 @@ class TuningFolder:
 
     def set_trials(self, trials: int) -> None:
         """Change the total number of trials. Running workers use the new number."""
-        with self.claims.hold("study"):
-            made = len(self.load().get_trials(deepcopy=False))
-            if trials < made:
-                raise ConfigError(
-                    f"--trials must be at least {made}, the number of trials so far, got {trials}"
-                )
-            self._write_settings(replace(self.settings(), trials=trials))
+        states = [trial.state.name for trial in self.load().get_trials(deepcopy=False)]
+        made = len(states) - states.count("WAITING")
+        if trials < made:
+            raise ConfigError(
+                f"--trials must be at least {made}, the number of trials so far, got {trials}"
+            )
+        self._write_settings(replace(self.settings(), trials=trials))
+        self.enqueue()
 
-    @cached_property
-    def claims(self) -> Claims:
-        """Claims of the workers. The claim `study` guards the list of trials and the results."""
-        return Claims(self.path / "claims")
+    def enqueue(self) -> None:
+        """Add the trials that the study lacks, to be taken by workers."""
+        study, base = self.load(), self.base()
+        points = grid(base) if base.tune.sampler == "grid" else None
+        for number in range(len(study.get_trials(deepcopy=False)), self.trials_wanted()):
+            study.enqueue_trial(points[number] if points is not None else {})
 
     @cached_property
     def attempts(self) -> Attempts:
@@ -204,9 +209,9 @@ class TuningFolder:
         return Attempts(self.path / "attempts")
 
     @property
-    def storage_path(self) -> Path:
-        """File of Optuna's storage."""
-        return self.path / STORAGES[self.settings().storage]
+    def journal(self) -> Path:
+        """File of Optuna's storage, if the storage is a file."""
+        return self.path / "study.journal"
 
     def base(self) -> Config:
         """Base configuration of every trial."""
@@ -223,66 +228,9 @@ class TuningFolder:
 
     def load(self) -> optuna.Study:
         """Load the search as an Optuna study."""
-        prepare_optuna()
-        import optuna
-        from sqlalchemy.exc import SQLAlchemyError
-
-        try:
-            return optuna.load_study(study_name=STUDY, storage=self._storage())
-        except (
-            SQLAlchemyError,
-            optuna.exceptions.OptunaError,
-            ValueError,
-            KeyError,
-            RuntimeError,
-        ) as error:
-            if is_transient(error):
-                failed = TrainingError(f"{str(self.storage_path)!r}: the disk failed: {error}")
-                failed.is_transient = True
-                raise failed from None
-            raise ConfigError(f"{str(self.storage_path)!r} is not the storage of a study") from None
-
-    def _storage(self) -> optuna.storages.BaseStorage:
-        from optuna.storages import JournalStorage, RDBStorage
-        from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
-
-        path = str(self.storage_path.resolve())
-        if self.settings().storage == "sqlite":
-            patient = {"connect_args": {"timeout": 60}}
-            return RDBStorage(f"sqlite:///{path}", engine_kwargs=patient)
-        return JournalStorage(JournalFileBackend(path, JournalFileOpenLock(path)))
+        settings = self.settings()
+        return storage.load_study(settings.storage, self.journal, settings.study)
 
     def _write_settings(self, settings: Settings) -> None:
         values = {"version": VERSION, "kind": "tune", **asdict(settings)}
         RunFolder(self.path).write("study.json", sealed(values))
-
-
-def _create_storage(folder: TuningFolder) -> None:
-    """Create the study in Optuna's storage.
-
-    Raises:
-        OSError: The file cannot be written, or its file system has no file locks.
-    """
-    prepare_optuna()
-    import optuna
-    from sqlalchemy.exc import SQLAlchemyError
-
-    direction = METRICS[folder.settings().metric]
-    try:
-        storage = folder._storage()
-        optuna.create_study(study_name=STUDY, storage=storage, direction=direction)
-        storage.remove_session()
-    except SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", error))
-        told = f"SQLite: {reason}; the file system may have no file locks: use another disk"
-        raise OSError(errno.EIO, told) from None
-
-
-def prepare_optuna() -> None:
-    """Check that Optuna is installed, and silence its log and experimental warnings."""
-    if find_spec("optuna") is None:
-        raise ConfigError("saccade tune needs Optuna: pip install 'saccade[tune]'")
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saccade.config import Config, dump_config, with_values
-from saccade.io import sealed, write_file
+from saccade.io import locked, sealed, write_file
 from saccade.runs import RunFolder
 from saccade.study.tuning.folder import METRICS, TuningFolder
 from saccade.version import __version__
@@ -28,21 +28,19 @@ BEST_SHARE = 0.1
 
 
 def write_results(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
-    """Write `results.json` and `best.yaml`, and return the results.
-
-    The caller must hold the claim on the study.
-    """
-    results = sealed(collect(folder, study))
-    RunFolder(folder.path).write("results.json", results)
-    if results["best"] is not None:
-        _write_best(folder, results)
+    """Write `results.json` and `best.yaml`, and return the results."""
+    with locked(folder.path / ".results.lock", on_wait=lambda: None):
+        results = sealed(collect(folder, study))
+        RunFolder(folder.path).write("results.json", results)
+        if results["best"] is not None:
+            _write_best(folder, results)
     return results
 
 
 def collect(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
     """Contents of `results.json`."""
     settings = folder.settings()
-    trials = study.get_trials(deepcopy=False)
+    trials = [t for t in study.get_trials(deepcopy=False) if t.state.name != "WAITING"]
     rows = [_row(folder, trial) for trial in trials]
     ended = sum(row["state"] in STATES.values() for row in rows)
     done = [row for row in rows if row["state"] == "complete"]

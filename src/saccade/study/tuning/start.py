@@ -11,12 +11,15 @@ import yaml
 
 from saccade.config import Config, Range, differences
 from saccade.errors import ConfigError, TrainingError
-from saccade.study.tuning.folder import Settings, TuningFolder, prepare_optuna
+from saccade.study.launchers import Launcher, Task, local, only_launcher
+from saccade.study.slurm import living_jobs
+from saccade.study.tuning.folder import Settings, TuningFolder
 from saccade.study.tuning.plots import draw_plots
 from saccade.study.tuning.results import write_results
 from saccade.study.tuning.space import check_space
-from saccade.study.tuning.trials import Say, work
-from saccade.study.workers import raise_worker_error, run_workers, tell_skipped
+from saccade.study.tuning.storage import prepare_optuna
+from saccade.study.tuning.trials import Say, share_unfinished, work
+from saccade.study.workers import raise_worker_error, tell_skipped
 from saccade.train.run_data import batch_note
 
 __all__ = ["join_search", "start_search", "tune"]
@@ -47,7 +50,7 @@ def start_search(
 def join_search(
     out: str | Path, config: Config | None = None, **asked: int | str | None
 ) -> TuningFolder:
-    """Open the folder of a search to resume it, or to join its workers.
+    """Open the folder of a search to resume it, or to join its jobs in Slurm.
 
     Args:
         out: The folder.
@@ -70,12 +73,19 @@ def join_search(
     return folder
 
 
-def tune(folder: TuningFolder, *, jobs: int = 1, say: Say = lambda line: None) -> dict[str, Any]:
+def tune(
+    folder: TuningFolder,
+    *,
+    jobs: int = 1,
+    launcher: Launcher = local,
+    say: Say = lambda line: None,
+) -> dict[str, Any]:
     """Work on a search until all of its trials have ended.
 
     Args:
         folder: Folder from `start_search` or `join_search`.
-        jobs: Number of worker processes; with 1, trials run in this process.
+        jobs: Number of workers; with 1, the local launcher runs the trials in this process.
+        launcher: Where the workers run.
         say: Called with each line of progress output.
 
     Returns:
@@ -84,26 +94,28 @@ def tune(folder: TuningFolder, *, jobs: int = 1, say: Say = lambda line: None) -
     Raises:
         TrainingError: All trials failed, or the workers died.
         Preempted: A signal asked to stop; use `join_search` to resume.
+        ConfigError: Another process works on the search.
     """
-    codes: list[int] = []
     since = time.time()
-    if jobs == 1:
-        work(folder, say, since=since)
-    else:
-        codes = run_workers(
-            "saccade.study.tuning.worker",
-            [str(folder.path), str(since)],
-            jobs,
-            attempts=folder.attempts,
-            is_work_left=lambda: True,  # a worker that finds no work exits
+    with only_launcher(folder.path):
+        folder.enqueue()
+        share_unfinished(folder, jobs, busy={int(index) for index in living_jobs(folder.path)})
+        codes = launcher(
+            Task(
+                "saccade.study.tuning.worker",
+                folder.path,
+                since,
+                units=[str(index) for index in range(jobs)],
+                jobs=jobs,
+                here=lambda: work(folder, say, since=since),
+            )
         )
-        for number in range(folder.trials_wanted()):
-            tell_skipped(folder.run(number))
-    with folder.claims.hold("study"):
-        study = folder.load()
-        results = write_results(folder, study)
+        if launcher is not local or jobs > 1:
+            for number in range(folder.trials_wanted()):
+                tell_skipped(folder.run(number))
+        results = write_results(folder, folder.load())
         draw_plots(results, folder.path / "plots")
-    if any(codes):
+    if any(codes) or (codes and not results["complete"]):
         _check_complete(codes, results, say)
     if results["best"] is None:
         reasons = [row["reason"] for row in results["trials"]]

@@ -1,8 +1,10 @@
 """Worker loop of a search: take a trial, run it, record its outcome, until no trial is left.
 
-Workers take trials under a shared claim, so that numbers are unique and the total is never
-exceeded. Trials whose workers died are taken first and resume from their checkpoint. The values of
-a trial depend on the seed, its number and the trials that ended before it, not on the worker.
+All trials are in Optuna's storage from the start, as WAITING. A worker takes one by setting its
+state to RUNNING, which succeeds for exactly one worker, and notes its own index in the trial. The
+worker with that index, or its successor after it died, resumes the trial from its checkpoint. The
+values of a trial depend on the seed, its number and the trials that ended before it, not on the
+worker.
 
 A trial has failed if it raises an error of its own, or if `MAX_ATTEMPTS` workers in a row died
 while running it. After a disk error the trial is tried again, also up to `MAX_ATTEMPTS` times.
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,13 +31,14 @@ from saccade.errors import (
     TakenOver,
     TrainingError,
     is_transient,
+    writing_error,
 )
+from saccade.io import locked
 from saccade.runs import RunFolder
 from saccade.study.attempts import MAX_ATTEMPTS, Attempt, one_line, reason_of
-from saccade.study.claims import Claim
 from saccade.study.tuning.folder import TuningFolder
 from saccade.study.tuning.results import write_results
-from saccade.study.tuning.space import draw, grid, trial_config
+from saccade.study.tuning.space import draw, trial_config
 from saccade.study.workers import leave_if_asked
 from saccade.train import train
 from saccade.train.signals import stop_signals
@@ -43,10 +46,11 @@ from saccade.train.signals import stop_signals
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["find_value", "work"]
+__all__ = ["find_value", "share_unfinished", "work"]
 
-POLL_S = 0.5
 RETRY_S = 1.0
+WORKER = "worker"
+"""Attribute of a trial: the index of its worker."""
 
 Say = Callable[[str], None]
 Outcome = tuple[str, float | None, str]
@@ -57,41 +61,52 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Taken:
-    """A trial that this worker has claimed."""
+    """A trial that this worker has taken, with its values."""
 
     trial: optuna.Trial
-    claim: Claim
     values: dict[str, Any]
 
 
-def work(folder: TuningFolder, say: Say, *, since: float = 0.0) -> None:
-    """Run trials until the total number has ended, counting those of other workers.
+def work(folder: TuningFolder, say: Say, *, since: float = 0.0, index: int = 0) -> None:
+    """Run trials until none is left.
 
     Args:
         folder: Folder of the search.
         say: Called with each line of progress output.
         since: Disk errors before this time do not count.
+        index: Index of this worker. No other worker may have it.
 
     Raises:
         DataError: The data cannot be loaded.
         TrainingError: The disk failed too often.
         Preempted: A signal asked to stop; the current trial is saved and can be resumed.
     """
-    waiting = False
-    with stop_signals() as stop:
-        while True:
+
+    def tell() -> None:
+        say(f"waiting for another worker with the index {index}")
+
+    with stop_signals() as stop, locked(folder.path / f".worker-{index}.lock", on_wait=tell):
+        while (taken := _retry(lambda: _take(folder, index), say)) is not None:
+            _run_and_record(folder, taken, say, since)
             leave_if_asked(stop, "trials")
-            taken, under_way = _retry(lambda: _take(folder), say)
-            if taken is not None:
-                waiting = False
-                _run_and_record(folder, taken, say, since)
-            elif not under_way:
-                return
-            else:
-                if not waiting:
-                    say(f"waiting for {under_way} trial(s) that other workers are running")
-                waiting = True
-                time.sleep(POLL_S)
+
+
+def share_unfinished(folder: TuningFolder, workers: int, busy: Set[int] = frozenset()) -> None:
+    """Give the trials of workers that no longer exist to others.
+
+    Args:
+        folder: Folder of the search.
+        workers: Number of workers to come.
+        busy: Indices of workers that are running.
+    """
+    study = folder.load()
+    for frozen in study.get_trials(deepcopy=False):
+        if frozen.state.name != "RUNNING":
+            continue
+        owner = frozen.user_attrs.get(WORKER)
+        is_lost = not busy if owner is None else owner >= workers and owner not in busy
+        if is_lost:
+            study._storage.set_trial_user_attr(frozen._trial_id, WORKER, frozen.number % workers)
 
 
 def _retry(act: Callable[[], T], say: Say) -> T:
@@ -104,38 +119,34 @@ def _retry(act: Callable[[], T], say: Say) -> T:
                 raise
             say(f"{one_line(error)} (attempt {number} of {MAX_ATTEMPTS})")
             time.sleep(RETRY_S)
-    return act()
+    try:
+        return act()
+    except OSError as error:
+        message = "cannot write to the search"
+        raise writing_error(message, error, TrainingError, "go on with --resume") from None
 
 
-def _take(folder: TuningFolder) -> tuple[Taken | None, int]:
-    """Claim the next trial, if any. Also return how many trials other workers are running."""
+def _take(folder: TuningFolder, index: int) -> Taken | None:
+    """Take an unfinished trial of this worker, or else the next waiting trial, if any."""
     from optuna.trial import Trial, TrialState
 
-    base = folder.base()
-    with folder.claims.hold("study"):
-        study = folder.load()
-        trials = study.get_trials(deepcopy=False)
-        running = [t for t in trials if t.state == TrialState.RUNNING]
-        for frozen in running:
-            if claim := _claim(folder, frozen.number):
-                _prepare(study, base, frozen.number)
-                trial = Trial(study, frozen._trial_id)
-                return Taken(trial, claim, draw(trial, base.search)), len(running) - 1
-        waiting = [t.number for t in trials if t.state == TrialState.WAITING]
-        if not waiting and len(trials) >= folder.trials_wanted():
-            return None, len(running)
-        number = waiting[0] if waiting else len(trials)
-        _prepare(study, base, number)
-        if base.tune.sampler == "grid" and not waiting:
-            study.enqueue_trial(grid(base)[number])
-        trial = study.ask()
-        claim = _claim(folder, trial.number)
-        assert claim is not None, "only the holder of the claim on the study may claim trials"
-        return Taken(trial, claim, draw(trial, base.search)), len(running)
-
-
-def _claim(folder: TuningFolder, number: int) -> Claim | None:
-    return folder.claims.take(folder.run(number).path.name)
+    base, study = folder.base(), folder.load()
+    trials = study.get_trials(deepcopy=False)
+    own = [t for t in trials if t.state == TrialState.RUNNING and t.user_attrs.get(WORKER) == index]
+    waiting = (
+        t
+        for t in trials[: folder.trials_wanted()]
+        if t.state == TrialState.WAITING
+        and study._storage.set_trial_state_values(t._trial_id, TrialState.RUNNING)
+    )
+    frozen = next(iter(own), None) or next(waiting, None)
+    if frozen is None:
+        return None
+    _prepare(study, base, frozen.number)
+    trial = Trial(study, frozen._trial_id)
+    if WORKER not in frozen.user_attrs:
+        trial.set_user_attr(WORKER, index)
+    return Taken(trial, draw(trial, base.search))
 
 
 def _prepare(study: optuna.Study, base: Config, number: int) -> None:
@@ -165,13 +176,10 @@ def _run_and_record(folder: TuningFolder, taken: Taken, say: Say, since: float) 
     say(f"trial {number}: {', '.join(f'{k}={_short(v)}' for k, v in taken.values.items())}")
 
     def record() -> dict[str, Any] | None:
-        with folder.claims.hold("study"):
-            if not taken.claim.is_ours:
-                raise TakenOver("another worker took the trial over")
-            if not _is_ended(taken.trial) and outcome is not None:
-                _record(taken.trial, *outcome)
-            best: dict[str, Any] | None = write_results(folder, taken.trial.study)["best"]
-            return best
+        if not _is_ended(taken.trial) and outcome is not None:
+            _record(taken.trial, *outcome)
+        best: dict[str, Any] | None = write_results(folder, taken.trial.study)["best"]
+        return best
 
     try:
         outcome = _attempt(folder, taken, say, since)
@@ -183,8 +191,6 @@ def _run_and_record(folder: TuningFolder, taken: Taken, say: Say, since: float) 
         say(f"trial {number}: {error}")
         time.sleep(RETRY_S)
         return
-    finally:
-        taken.claim.give_back()
     so_far = f"; best so far {best['value']:.4f}, trial {best['number']}" if best else ""
     say(f"trial {number}: {outcome[2]}{so_far}")
 
@@ -297,8 +303,6 @@ def _watcher(taken: Taken, metric: str, config: Config) -> Callable[[Mapping[str
     reported = set(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
 
     def watch(row: Mapping[str, Any]) -> None:
-        if not taken.claim.is_ours:
-            raise TakenOver("another worker took the trial over")
         epoch, value = row["epoch"], row[metric]
         if epoch not in reported:
             trial.report(value, epoch)

@@ -1,4 +1,4 @@
-"""`python -m saccade.study.tuning.worker DIR TIME`: a worker process of `saccade tune --jobs`."""
+"""`python -m saccade.study.tuning.worker DIR TIME [INDEX]`: a worker process of a search."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from saccade.train.progress import print_line
 __all__ = ["main"]
 
 
-def main(path: Path, since: float) -> int:
+def main(path: Path, since: float, unit: str | None = None) -> int:
     """Work on the search in a folder; return the exit code."""
     join_parent()  # first, because importing torch takes seconds
     from saccade.data.bad_images import leave_to_parent
@@ -21,14 +21,14 @@ def main(path: Path, since: float) -> int:
     from saccade.study.tuning.trials import work
 
     leave_to_parent()
-    index = int(os.environ[WORKER])
+    index = int(os.environ[WORKER] if unit is None else unit)
     choose_gpu()
 
     def say(line: str) -> None:
         print_line(f"worker {index}  {line}")
 
     try:
-        work(TuningFolder.open(path), say, since=since)
+        work(TuningFolder.open(path), say, since=since, index=index)
     except Preempted as error:
         return error.exit_code
     except SaccadeError as error:
@@ -38,4 +38,5 @@ def main(path: Path, since: float) -> int:
 
 
 if __name__ == "__main__":
-    leave_worker(lambda: main(Path(sys.argv[1]), float(sys.argv[2])))
+    folder, since, *units = sys.argv[1:]
+    leave_worker(lambda: main(Path(folder), float(since), *units))

@@ -1,0 +1,117 @@
+"""Launchers: where the workers of a study run.
+
+A launcher gets a `Task`, places its workers, waits for them, and returns their exit codes. `local`
+uses processes of this machine. `saccade.study.slurm.SlurmLauncher` uses jobs of Slurm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from saccade.errors import ConfigError, RunLockedError, UnknownNameError
+from saccade.io import locked
+from saccade.study.attempts import Attempts
+from saccade.study.workers import run_workers
+
+__all__ = ["LAUNCHERS", "Launcher", "Task", "choose_launcher", "local", "only_launcher"]
+
+LAUNCHERS = ("local", "slurm")
+
+
+@dataclass(frozen=True)
+class Task:
+    """Work on a study that a launcher places.
+
+    Attributes:
+        module: Module of a worker, run as `python -m MODULE FOLDER SINCE [UNIT]`. Without a unit, a
+            worker takes any unit that is free.
+        folder: Folder of the study, with a folder `attempts`.
+        since: Failures before this time are tried again.
+        units: Parts of the work that can run at the same time, each as a job.
+        jobs: Maximum number of units at a time; None for no limit.
+        here: Does all the work in this process.
+    """
+
+    module: str
+    folder: Path
+    since: float
+    units: Sequence[str]
+    jobs: int | None
+    here: Callable[[], object]
+
+    @property
+    def attempts(self) -> Attempts:
+        """The attempts of the study."""
+        return Attempts(self.folder / "attempts")
+
+
+Launcher = Callable[[Task], list[int]]
+"""Places a task, waits until it has ended, and returns the exit codes of its workers.
+
+Raises `Preempted` if a signal asked to stop.
+"""
+
+
+def local(task: Task) -> list[int]:
+    """Do the work in this process, or in `task.jobs` processes of this machine.
+
+    Raises:
+        ConfigError: Slurm still has jobs of this study.
+    """
+    if (task.folder / "slurm").exists():
+        from saccade.study.slurm import check_no_jobs
+
+        check_no_jobs(task.folder)
+    if task.jobs == 1:
+        task.here()
+        return []
+    return run_workers(
+        task.module,
+        [str(task.folder), str(task.since)],
+        task.jobs or len(task.units),
+        attempts=task.attempts,
+        is_work_left=lambda: True,  # a worker that finds no work exits
+    )
+
+
+def choose_launcher(name: str, options: Sequence[str] = ()) -> Launcher:
+    """The launcher of the command line.
+
+    Args:
+        name: One of `LAUNCHERS`.
+        options: Options of Slurm's `sbatch`, as `partition=gpu,time=02:00:00`.
+
+    Raises:
+        ConfigError: The launcher or an option is unknown, or submitit is not installed.
+    """
+    if name not in LAUNCHERS:
+        raise UnknownNameError("launcher", name, LAUNCHERS)
+    if name == "local":
+        if options:
+            raise ConfigError("--slurm needs --launcher slurm")
+        return local
+    if find_spec("submitit") is None:
+        raise ConfigError("--launcher slurm needs submitit: pip install 'saccade[cluster]'")
+    from saccade.study.slurm import SlurmLauncher, parse_options
+
+    return SlurmLauncher(parse_options(options))
+
+
+@contextmanager
+def only_launcher(folder: Path) -> Iterator[None]:
+    """Keep other launchers out of a study during the block.
+
+    Raises:
+        RunLockedError: Another process launches or finishes the work of this study.
+    """
+    try:
+        with locked(folder / ".launcher.lock"):
+            yield
+    except BlockingIOError:
+        raise RunLockedError(
+            f"{str(folder)!r}: another process works on this study; wait until it has ended"
+        ) from None

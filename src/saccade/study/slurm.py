@@ -1,0 +1,368 @@
+"""Run the units of a study as jobs of Slurm, submitted through submitit.
+
+    slurm/jobs.json                 the job of each unit
+    slurm/<job>_0_log.out           what the job printed
+
+A job is a small `saccade --jobs 1`: it starts one worker and replaces it if it dies or hangs. On
+SIGUSR1, which Slurm sends before the time limit, the worker saves and the job queues itself again.
+On SIGTERM, which Slurm sends before it preempts, requeues or cancels a job, the worker saves and
+Slurm decides what follows. A job that was lost is submitted again. The jobs do not need the
+launcher: it only watches, so it can be stopped, and another one can join.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stderr
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from saccade.errors import ConfigError, Preempted, TrainingError
+from saccade.io import make_folder, read_json_object, write_json
+from saccade.study.attempts import MAX_ATTEMPTS, WORKER_ID, Attempts
+from saccade.study.launchers import Task
+from saccade.study.workers import REPORTED, leave_worker, run_workers
+from saccade.train.progress import print_line
+from saccade.train.signals import Interrupted, stop_signals
+
+__all__ = [
+    "Job",
+    "SlurmLauncher",
+    "check_no_jobs",
+    "find_jobs",
+    "living_jobs",
+    "log_of",
+    "parse_options",
+    "read_queue",
+]
+
+POLL_S = 5.0
+SIGNAL_DELAY_S = 120
+"""Seconds before the time limit at which Slurm asks a job to save."""
+
+QUERY = "JobArrayID:64,State:24,exit_code:16,Reason:64"
+ENDED = {
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "TIMEOUT",
+}  # fmt: skip
+ALIVE = {"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED"}
+USUAL = {"None", "Priority", "Resources", "BeginTime", "JobArrayTaskLimit", "Cleaning"}
+"""Reasons for which jobs wait until others have ended or a moment has come."""
+DECIDED = {
+    "array", "chdir", "error", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "wrap",
+}  # fmt: skip
+"""Options of `sbatch` that saccade sets itself. A job is one process on one node."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as Slurm sees it.
+
+    Attributes:
+        id: Id of the job, such as `12_3`.
+        state: Slurm's name of the state; `UNKNOWN` if Slurm has forgotten the job.
+        code: Exit code; 0 while the job is queued or runs.
+        reason: Why the job is queued, in Slurm's word.
+    """
+
+    id: str
+    state: str
+    code: int = 0
+    reason: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        """True if Slurm will not start or continue the job."""
+        return self.state in ENDED or self.state == "UNKNOWN"
+
+    @property
+    def worker(self) -> str:
+        """The start of the ids of its workers."""
+        return f"slurm-{self.id}-"
+
+    def death(self) -> str:
+        """Description of how the job was lost."""
+        return f"Slurm's job {self.id} ended as {self.state} with exit code {self.code}"
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, str | bool]:
+    """Options of `sbatch` by name, from texts such as `partition=gpu,nodelist=n[1,2],exclusive`.
+
+    A part that contains no `=` and follows a value with an open bracket belongs to that value.
+
+    Raises:
+        ConfigError: An option has no name, or is set by saccade.
+    """
+    options: dict[str, str | bool] = {}
+    for text in texts:
+        parts: list[str] = []
+        for part in text.split(","):
+            if parts and parts[-1].count("[") > parts[-1].count("]"):
+                parts[-1] += f",{part}"
+            else:
+                parts.append(part)
+        for part in parts:
+            name, has_value, value = part.strip().partition("=")
+            name = name.strip().lstrip("-").replace("_", "-")
+            if not name:
+                raise ConfigError(
+                    f"--slurm must be options of sbatch, such as partition=gpu,time=02:00:00, "
+                    f"got {text!r}"
+                )
+            if name in DECIDED:
+                raise ConfigError(
+                    f"--slurm: {name} is set by saccade: a job is one process on one node, and "
+                    "--jobs limits how many run at a time"
+                )
+            options[name] = value.strip() if has_value else True
+    return options
+
+
+@dataclass
+class SlurmLauncher:
+    """Places each unit of a task as a job of Slurm, and watches the jobs.
+
+    Attributes:
+        options: Options of `sbatch`, without their dashes.
+    """
+
+    options: Mapping[str, str | bool]
+    _tries: dict[str, int] = field(default_factory=dict)
+    _told: str = ""
+
+    def __call__(self, task: Task) -> list[int]:
+        """Submit the units that have no job yet, and wait until all jobs have ended."""
+        living = living_jobs(task.folder)
+        jobs = {unit: living[unit].id for unit in task.units if unit in living}
+        if jobs:
+            print_line(f"joined {len(jobs)} job(s) in Slurm's queue")
+        if missing := [unit for unit in task.units if unit not in jobs]:
+            jobs |= self._submit(task, missing)
+        codes: list[int] = []
+        with stop_signals() as stop:
+            while jobs and not stop.signal:
+                until = time.monotonic() + POLL_S
+                while not stop.signal and time.monotonic() < until:
+                    time.sleep(0.05)
+                if not stop.signal:
+                    codes += self._look(task, jobs)
+        if jobs:
+            raise _left_running(stop.signal, jobs.values())
+        return codes
+
+    def _submit(self, task: Task, units: Sequence[str]) -> dict[str, str]:
+        """Submit a job for each unit, as one array."""
+        import submitit
+
+        folder = task.folder / "slurm"
+        make_folder(folder)
+        try:
+            executor = submitit.SlurmExecutor(folder=folder)
+            executor.update_parameters(
+                time=None,
+                job_name="saccade",
+                array_parallelism=task.jobs or len(units),
+                stderr_to_stdout=True,
+                additional_parameters={
+                    "signal": f"USR1@{SIGNAL_DELAY_S}",
+                    "requeue": True,
+                    **self.options,
+                },
+            )
+            work = [_Work(task.module, task.folder.resolve(), task.since, unit) for unit in units]
+            with redirect_stderr(io.StringIO()):  # submitit prints the error that it raises
+                submitted = executor.map_array(_Work.run, work)
+        except (RuntimeError, submitit.core.utils.FailedJobError) as error:
+            raise ConfigError(f"Slurm refused the jobs: {_first_line(error)}") from None
+        jobs = {unit: str(job.job_id) for unit, job in zip(units, submitted, strict=True)}
+        write_json(folder / "jobs.json", {**find_jobs(task.folder), **jobs})
+        for unit in units:
+            self._tries[unit] = self._tries.get(unit, 0) + 1
+        main = submitted[0].job_id.partition("_")[0]
+        print_line(f"submitted {len(units)} job(s) to Slurm as {main}; logs are in {str(folder)!r}")
+        return jobs
+
+    def _look(self, task: Task, jobs: dict[str, str]) -> list[int]:
+        """Remove ended jobs from `jobs` and return their exit codes; submit lost ones again."""
+        queue = read_queue()
+        if queue is None:
+            self._tell("Slurm does not answer")  # its controller may be restarting
+            return []
+        codes, lost = [], []
+        is_alive = any(queue[id_].state in ALIVE for id_ in jobs.values() if id_ in queue)
+        for unit, id_ in [*jobs.items()]:
+            job = queue.get(id_, Job(id_, "UNKNOWN"))
+            if not job.has_ended:
+                continue
+            del jobs[unit]
+            task.attempts.note_death(job.worker, job.death())
+            if self._is_lost(task, unit, job, is_alive=is_alive):
+                print_line(f"{unit}: {job.death()}; submitting it again")
+                lost.append(unit)
+            else:
+                codes.append(job.code)
+                if job.state != "COMPLETED":
+                    print_line(f"{unit}: {job.death()}; its log is {log_of(task.folder, id_)}")
+        if lost:
+            jobs |= self._submit(task, lost)
+        self._tell(_why_waiting([queue[id_] for id_ in jobs.values() if id_ in queue]))
+        return codes
+
+    def _is_lost(self, task: Task, unit: str, job: Job, *, is_alive: bool) -> bool:
+        """True if a job that ended should be submitted again.
+
+        The attempts of the runs limit how often a job that began one is tried. Slurm also calls a
+        killed job cancelled. Only if no job is alive, the user has cancelled them all.
+        """
+        if job.state == "COMPLETED" or (job.state == "FAILED" and job.code in REPORTED):
+            return False
+        if job.state == "CANCELLED" and not is_alive:
+            return False
+        may_have_begun = job.state not in ("CANCELLED", "UNKNOWN")
+        began = may_have_begun and task.attempts.was_at_something(job.worker)
+        return began or self._tries.get(unit, 0) < MAX_ATTEMPTS
+
+    def _tell(self, line: str) -> None:
+        """Print why the launcher waits, once for each change."""
+        if line and line != self._told:
+            print_line(f"{line}; waiting")
+        self._told = line
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a job does: the worker of one unit."""
+
+    module: str
+    folder: Path
+    since: float
+    unit: str
+    command: list[str] = field(default_factory=lambda: sys.argv)
+
+    def run(self) -> None:
+        """Run the worker, and end the process with its exit code."""
+        sys.argv = self.command
+        leave_worker(self._run)
+
+    def _run(self) -> int:
+        import submitit
+
+        job = Job(submitit.JobEnvironment().job_id, "RUNNING")
+        os.environ[WORKER_ID] = job.worker
+        if cpus := os.environ.get("SLURM_CPUS_PER_TASK"):
+            os.environ.setdefault("OMP_NUM_THREADS", cpus)
+        attempts = Attempts(self.folder / "attempts")
+        with stop_signals() as stop:
+            try:
+                codes = run_workers(
+                    self.module,
+                    [str(self.folder), str(self.since), self.unit],
+                    1,
+                    attempts=attempts,
+                    is_work_left=lambda: True,
+                )
+            except Preempted as error:
+                if stop.signal != signal.SIGUSR1:
+                    return error.exit_code
+                return _queue_again(job, attempts)
+        return codes[-1] if codes[-1] >= 0 else 1
+
+
+def _queue_again(job: Job, attempts: Attempts) -> int:
+    """Queue the job again after its time limit, unless its last attempts made no progress."""
+    last = attempts.made_by(job.worker)[-MAX_ATTEMPTS:]
+    if len(last) == MAX_ATTEMPTS and len({(a.name, a.step) for a in last}) == 1:
+        print_line(
+            f"{last[0].name}: {MAX_ATTEMPTS} times the time limit came before a new checkpoint; "
+            "give the job more time"
+        )
+        return TrainingError.exit_code
+    print_line(f"saved before the time limit; queueing job {job.id} again")
+    subprocess.run(["scontrol", "requeue", job.id], check=False)
+    return Preempted.exit_code
+
+
+def find_jobs(folder: Path) -> dict[str, str]:
+    """The newest job of each unit of a study; empty if none was submitted."""
+    path = folder / "slurm" / "jobs.json"
+    return {unit: str(id_) for unit, id_ in read_json_object(path).items()} if path.exists() else {}
+
+
+def check_no_jobs(folder: Path) -> None:
+    """Raise if Slurm still has jobs of a study, which another launcher must not do again."""
+    if living := living_jobs(folder):
+        raise ConfigError(
+            f"--launcher must be slurm while jobs of this study are in Slurm's queue, got local; "
+            f"{_how_to_cancel(job.id for job in living.values())}"
+        )
+
+
+def living_jobs(folder: Path) -> dict[str, Job]:
+    """The jobs of a study that have not ended, by unit; empty if none was ever submitted."""
+    return _living(folder, _read_queue_patiently()) if find_jobs(folder) else {}
+
+
+def _living(folder: Path, queue: Mapping[str, Job]) -> dict[str, Job]:
+    jobs = {unit: queue.get(id_) for unit, id_ in find_jobs(folder).items()}
+    return {unit: job for unit, job in jobs.items() if job is not None and not job.has_ended}
+
+
+def log_of(folder: Path, job: str) -> Path:
+    """The file with the output of a job."""
+    return folder / "slurm" / f"{job}_0_log.out"
+
+
+def read_queue() -> dict[str, Job] | None:
+    """The user's jobs that Slurm knows, by id; None if Slurm does not answer."""
+    command = ["squeue", "--me", "--noheader", "--array", "--states=all", f"--Format={QUERY}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    jobs = [_parse_job(line) for line in done.stdout.splitlines()]
+    return {job.id: job for job in jobs}
+
+
+def _parse_job(line: str) -> Job:
+    id_, state, status, reason = line.split(maxsplit=3)
+    code = os.waitstatus_to_exitcode(int(status))
+    return Job(id_, state, code if code >= 0 else 128 - code, reason.strip())
+
+
+def _read_queue_patiently() -> dict[str, Job]:
+    """Read the queue; while Slurm does not answer, try again for a minute."""
+    for _ in range(12):
+        if (queue := read_queue()) is not None:
+            return queue
+        time.sleep(POLL_S)
+    raise ConfigError("Slurm does not answer: squeue failed for a minute")
+
+
+def _why_waiting(jobs: Sequence[Job]) -> str:
+    """Why jobs cannot start, unless they only wait for others; empty if all can."""
+    waiting = [job for job in jobs if job.state == "PENDING" and job.reason not in USUAL]
+    return f"{len(waiting)} job(s) cannot start: {waiting[0].reason}" if waiting else ""
+
+
+def _left_running(number: int, jobs: Iterable[str]) -> Preempted:
+    kind = Interrupted if number == signal.SIGINT else Preempted
+    return kind(
+        f"the jobs go on in Slurm: --resume --launcher slurm joins them, {_how_to_cancel(jobs)}"
+    )
+
+
+def _how_to_cancel(jobs: Iterable[str]) -> str:
+    ids = sorted({job.partition("_")[0] for job in jobs}, key=int)
+    return f"scancel {' '.join(ids)} cancels them"
+
+
+def _first_line(error: BaseException) -> str:
+    """The first line of an error, without the name of the program that printed it."""
+    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[0].removeprefix("sbatch: ").removeprefix("error: ").strip()
