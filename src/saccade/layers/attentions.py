@@ -166,7 +166,7 @@ for _suffix, _feature_map, _phi, _summary in (
             "performers.RandomFeatureCore",
             _summary,
             linear=True,
-            fixed={"feature_map": _feature_map},
+            fixed={"feature_map": _feature_map} | ({"center_keys": False} if _suffix else {}),
             equation=f"equations.{_suffix[1:] or 'favor'}",
             weight=f"phi(q).phi(k), {_phi}",
             cost="4 N M (D + E)",
