@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tests.ops.mechanisms import assert_as_good_as_plain, make_inputs, with_gradients
 
 from saccade.layers import create_core
 from saccade.ops import softmax_attention, taylor_attention
@@ -11,6 +10,7 @@ from saccade.ops.softmax import softmax_weights
 from saccade.ops.softmax.reference import softmax_attention_reference
 from saccade.ops.taylor import taylor_weights, taylorshift_attention
 from saccade.ops.taylor.reference import taylor_attention_reference
+from tests.ops.mechanisms import assert_as_good_as_plain, make_inputs, with_gradients
 
 SHIFT = 0.7
 

@@ -8,6 +8,7 @@ norms of q and k, gates and grouped queries are kept.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -79,10 +80,9 @@ def swap_attention(
         else:
             usable.append((path, layer, kind))
     if not usable:
-        reasons = "; ".join(f"{path} has {why}" for path, why in list(left.items())[:3])
         raise ConfigError(
-            "model must have attention layers of timm, transformers or saccade, got "
-            f"{type(model).__name__} " + (f"({reasons})" if reasons else "without any")
+            "model must have attention layers of timm, transformers or saccade that can be "
+            f"replaced, got {type(model).__name__} with {_counted(left)}"
         )
     chosen = _chosen(len(usable), layers)
     for place, (path, _, _) in enumerate(usable):
@@ -91,6 +91,13 @@ def swap_attention(
     targets = [(place, *usable[place]) for place in sorted(chosen)]
     _swap(model, targets, name, options)
     return Swapped(name, tuple(path for _, path, _, _ in targets), left)
+
+
+def _counted(left: Mapping[str, str]) -> str:
+    """The reasons and how many layers have each, or "no attention layer"."""
+    counts = Counter(left.values())
+    found = [f"{why} ({count} layers)" for why, count in counts.items()]
+    return "; ".join(found) or "no attention layer"
 
 
 def _chosen(count: int, layers: Iterable[int] | None) -> set[int]:

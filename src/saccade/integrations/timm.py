@@ -237,7 +237,8 @@ def replacement(old: nn.Module, name: str, options: dict[str, Any], index: int) 
     drop = old.core.attn_drop if isinstance(old, TimmAttention) else old.attn_drop.p  # type: ignore[union-attr]
     droppable = ATTENTIONS[name].core_class.can_drop_weights
     heads, width = old.num_heads, old.head_dim
-    assert isinstance(heads, int) and isinstance(width, int)
+    assert isinstance(heads, int)
+    assert isinstance(width, int)
     core = build_core(
         name, heads, width, options, attn_drop=float(drop) if droppable else 0.0, index=index
     )

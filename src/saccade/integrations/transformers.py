@@ -220,7 +220,7 @@ def _attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The attention function of every implementation: output (B, N, H, E) and, if asked, weights."""
+    """The attention function of all implementations: output (B, N, H, E), and weights or None."""
     core = getattr(module, CORE, None)
     wants_maps = bool(kwargs.get("output_attentions"))
     if core is None or isinstance(core, SoftmaxCore):

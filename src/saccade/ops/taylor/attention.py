@@ -2,8 +2,9 @@
 
     o_i = sum_j w_ij v_j / sum_j w_ij,   w_ij = c + b s_ij + a s_ij^2,   s_ij = scale q_i.k_j
 
-(arXiv:2403.02920.) `center_keys` replaces k_j by k_j - mean_j k_j. `direct` takes 4 N^2 D FLOPs a head, `efficient` 4 N F (D+1) with
-F = D(D+1)/2 + D + 1; both need memory linear in N and agree to rounding.
+(arXiv:2403.02920.) `direct` takes 4 N^2 D FLOPs a head, `efficient` 4 N F (D+1) with
+F = D(D+1)/2 + D + 1; both need memory linear in N and agree to rounding. `center_keys` replaces
+k_j by k_j - mean_j k_j.
 """
 
 from math import inf
