@@ -50,6 +50,7 @@ COMMANDS = {
     "explain": "Draw a run's attention maps and samples of its data.",
     "compare": "Train several attentions alike and compare them.",
     "tune": "Search a recipe's settings by validation accuracy.",
+    "convert": "Convert a trained softmax ViT to another attention.",
     "list": "List models, attentions, datasets or recipes.",
     "report": "Write a report about finished runs.",
     "bench": "Benchmark attentions and models against other libraries.",
@@ -65,7 +66,7 @@ MODULES = {"list": "list_names"}
 MAX_MESSAGE = 4000
 """Characters of an error message; longer ones are shortened."""
 
-RESUMABLE = {"train", "compare", "tune"}
+RESUMABLE = {"train", "compare", "tune", "convert"}
 """Sub-commands with --resume. SIGTERM ends them with exit code 75."""
 
 
