@@ -83,6 +83,7 @@ class DistillingStepper(Stepper):
 
     def _match_blocks(self, images: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         grid = self.student.patch_embed.dynamic_feat_size((images.shape[2], images.shape[3]))
+        count = valid.sum().clamp(min=1)
         losses = torch.zeros(len(images), device=images.device)
         with self.autocasting():
             with torch.no_grad():
@@ -92,7 +93,8 @@ class DistillingStepper(Stepper):
                 x, wanted = streams[index], streams[index + 1]
                 found = self.student.blocks[index](x, grid=grid)
                 error = (found.float() - wanted.float()).square().mean(dim=(1, 2))
-                size = (wanted.float() - x.float()).square().mean()
+                branch = (wanted.float() - x.float()).square().mean(dim=(1, 2))
+                size = (branch * valid).sum() / count
                 losses = losses + error / size.clamp(min=1e-12)
                 last = found if index == len(streams) - 2 else last
             with torch.no_grad():

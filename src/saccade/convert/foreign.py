@@ -16,14 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from saccade.convert.source import Source
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, shorten
 from saccade.integrations.checkpoints import load_checkpoint, read_checkpoint
 from saccade.integrations.layouts import from_layout
+from saccade.integrations.swap import RELATIVE, has_relative_bias
 from saccade.io import read_json
 from saccade.models import VisionTransformer, ViTConfig
 
 __all__ = ["from_timm", "from_transformers"]
 
+BIASED_TYPES = ("beit", "data2vec-vision", "swin", "swinv2", "swin2sr")
+MAX_REASON = 200  # characters
 MAX_DIFFERENCE = 1e-3  # of rebuilt and original logits, relative to their size
 
 
@@ -43,26 +46,30 @@ def from_timm(name: str, architecture: str, weights: Path, record: dict[str, Any
         raise ConfigError(f"{name!r} needs timm: pip install 'saccade[timm]'")
     import timm
 
-    state = read_checkpoint(weights)
-    head = state.get("head.weight")
-    if head is None:
-        raise ConfigError(f"weights {str(weights)!r} must have a classifier, got no 'head.weight'")
     if not timm.is_model(architecture):
         raise ConfigError(f"SOURCE must name a model of timm, got {architecture!r}")
+    state = read_checkpoint(weights)
+    head = state.get("head.weight")
+    classes = 1000 if head is None else len(head)
     options = record.get("model_args") if isinstance(record.get("model_args"), dict) else {}
     try:
-        original = timm.create_model(architecture, **{**options, "num_classes": len(head)}).eval()
+        original = timm.create_model(architecture, **{**options, "num_classes": classes}).eval()
+        config = _timm_config(original, architecture)
+        if head is None:
+            raise ConfigError(
+                f"weights {str(weights)!r} must have a classifier, got no 'head.weight'"
+            )
         original.load_state_dict(state)
     except RuntimeError as error:
-        first = str(error).splitlines()[-1].strip()
+        first = shorten(str(error).splitlines()[-1].strip(), MAX_REASON)
         raise ConfigError(f"weights {str(weights)!r} must fit {architecture!r}: {first}") from None
     pretrained = {**original.pretrained_cfg, **record.get("pretrained_cfg", {})}
     names = pretrained.get("label_names")
     config = replace(
-        _timm_config(original, architecture),
+        config,
         mean=tuple(pretrained["mean"]),
         std=tuple(pretrained["std"]),
-        class_names=tuple(names) if names and len(names) == len(head) else None,
+        class_names=tuple(names) if names and len(names) == classes else None,
     )
     model = _filled(config, original.state_dict(), architecture)
     _compare(model, original, architecture)
@@ -71,10 +78,12 @@ def from_timm(name: str, architecture: str, weights: Path, record: dict[str, Any
 
 def _timm_config(model: Any, architecture: str) -> ViTConfig:
     """The configuration of timm's model; raises if a part of it has no counterpart."""
+    if any(has_relative_bias(module) for module in model.modules()):
+        raise ConfigError(f"SOURCE must be a plain ViT, got {architecture!r} with {RELATIVE}")
     if type(model).__name__ != "VisionTransformer":
         raise ConfigError(
             f"SOURCE must be a plain ViT to become a run, got {architecture!r}, a "
-            f"{type(model).__name__}; swap_attention changes other models in place"
+            f"{type(model).__name__}; swap_attention changes other ViTs in place"
         )
     block = model.blocks[0]
     act = {"GELU": "gelu", "GELUTanh": "gelu_tanh"}.get(type(block.mlp.act).__name__)
@@ -129,10 +138,12 @@ def from_transformers(name: str, record: dict[str, Any], weights: Path) -> Sourc
         ConfigError: The model is of another type, or has parts that saccade does not have.
     """
     kind = record["model_type"]
+    if kind in BIASED_TYPES:
+        raise ConfigError(f"SOURCE must be a plain ViT, got model_type {kind!r} with {RELATIVE}")
     if kind != "vit":
         raise ConfigError(
             f"SOURCE must be of model_type 'vit' to become a run, got {kind!r}; swap_attention "
-            "changes other models of transformers in place"
+            "changes other ViTs of transformers in place"
         )
     state = read_checkpoint(weights)
     head = state.get("classifier.weight")

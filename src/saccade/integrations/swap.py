@@ -21,7 +21,7 @@ from saccade.layers import MultiHeadAttention
 from saccade.layers.attentions import ATTENTIONS
 from saccade.models.transformer import Transformer
 
-__all__ = ["Swapped", "swap_attention"]
+__all__ = ["RELATIVE", "Swapped", "has_relative_bias", "swap_attention"]
 
 RELATIVE = "a relative position bias, which is added to the scores; only softmax can express it"
 
