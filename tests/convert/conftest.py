@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from saccade.config import load_config
-from saccade.convert.convert import Conversion, convert
+from saccade.convert.conversion import Conversion, convert
 from saccade.convert.speed import TOKENS
 from saccade.train import train
 

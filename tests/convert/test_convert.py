@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from saccade.cli.explain import explain
-from saccade.convert.convert import convert, inspect
+from saccade.convert.conversion import convert, inspect
 from saccade.convert.distil import DistillingTrainer
 from saccade.convert.plan import fit_to_budget, run_config
 from saccade.errors import ConfigError

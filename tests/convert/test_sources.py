@@ -9,7 +9,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from saccade.convert.convert import inspect
+from saccade.convert.conversion import inspect
 from saccade.convert.source import open_source
 from saccade.errors import ConfigError, DataError
 from tests.integrations.tiny import enlarged

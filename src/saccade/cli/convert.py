@@ -13,7 +13,7 @@ from saccade.cli.streams import say
 from saccade.errors import ConfigError
 
 if TYPE_CHECKING:
-    from saccade.convert.convert import Inspection
+    from saccade.convert import Inspection
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -84,8 +84,8 @@ def convert(
         "seed": seed,
         "device": device,
     }
-    from saccade.convert.convert import convert as convert_model
-    from saccade.convert.convert import inspect
+    from saccade.convert import convert as convert_model
+    from saccade.convert import inspect
 
     if diagnose:
         known, _ = inspect(source, attention, **settings)

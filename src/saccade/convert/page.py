@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from saccade.io import write_file
-from saccade.report.render import as_html
 from saccade.report.page import Cell, Column, Figure, Figures, Items, Page, Section, Table
+from saccade.report.render import as_html
 from saccade.report.style import PAGE_COLORS, Drawing, Margins, axes_style, draw, series_of
 
 __all__ = ["PAGE", "compose", "write_page"]
