@@ -173,6 +173,18 @@ def test_attention_dropout_drops_weights_or_raises():
         dropped(**sentences())
 
 
+@pytest.mark.parametrize("name", ["taylor", "taylorshift"])
+def test_dropout_of_a_padded_batch_keeps_its_scale(name):
+    """With almost no dropout, training gives what evaluation gives."""
+    model = bert()
+    model.set_attn_implementation(f"saccade_{name}")
+    expected = model(**sentences()).logits
+    for layer in model.bert.encoder.layer:
+        layer.attention.self.dropout.p = 1e-9
+    found = model.train()(**sentences()).logits
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_what_taylor_cannot_express_is_one_line():
     config = transformers.BertConfig(vocab_size=VOCABULARY, is_decoder=True, **HF_SIZES)
     decoder = transformers.BertModel(config).eval()

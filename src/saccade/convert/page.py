@@ -213,6 +213,8 @@ def _speed(record: Record) -> Section:
     series = series_of(names)
 
     def paint(axes: Any) -> None:
+        from matplotlib.ticker import FuncFormatter, LogLocator
+
         for name, key in zip(names, ("softmax_ms", "attention_ms"), strict=True):
             look = series[name]
             axes.plot(
@@ -225,13 +227,16 @@ def _speed(record: Record) -> Section:
         axes_style(axes, x="tokens", y="ms")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axes.minorticks_off()
         axes.set_xticks([row["tokens"] for row in speeds], [f"{r['tokens']:,}" for r in speeds])
 
     figure = Figure(
         "speed",
         "Time of one block",
         "Milliseconds by number of tokens, both axes logarithmic.",
-        draw(paint, legend=series),
+        draw(paint, legend=series, margins=Margins(right=0.3)),
     )
     return Section("speed", "Speed", [table, Figures([figure])])
 

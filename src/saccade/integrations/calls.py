@@ -49,6 +49,7 @@ def attend(
     attn_mask: Tensor | None,
     is_causal: bool,
     name: str,
+    dropout: float = 0.0,
 ) -> Tensor:
     """The output of a core, (B, H, N, E).
 
@@ -61,20 +62,29 @@ def attend(
             of whole keys only, the same for all heads and queries.
         is_causal: True if a token attends to itself and earlier tokens only; softmax only.
         name: Name of the attention, for messages.
+        dropout: Dropout of the attention weights, besides the core's own in training.
 
     Raises:
-        ConfigError: The attention cannot express the mask.
+        ConfigError: The attention cannot express the mask, or has no weights to drop.
     """
     q, k = q.to(v.dtype), k.to(v.dtype)  # norms return float32 under autocast
     if isinstance(core, SoftmaxCore):
-        dropout = core.attn_drop if core.training else 0.0
+        dropout = max(dropout, core.attn_drop if core.training else 0.0)
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=attn_mask, dropout_p=dropout, is_causal=is_causal
         )
     refuse_causal(name, is_causal)
     key_mask = None if attn_mask is None else key_mask_of(attn_mask, k, name)
-    out: Tensor = core(q, k, v, key_mask=key_mask)
-    return out
+    if not dropout:
+        out: Tensor = core(q, k, v, key_mask=key_mask)
+        return out
+    if not core.can_drop_weights:
+        raise ConfigError(
+            f"the dropout of attention weights must be 0 for attention {name!r}, got {dropout}: it "
+            "has no weights to drop; set attention_probs_dropout_prob=0 in the model's config"
+        )
+    weights = core.attention_weights(q, k, key_mask=key_mask)
+    return core.finish(F.dropout(weights, dropout) @ v, k, key_mask)
 
 
 def attention_weights(

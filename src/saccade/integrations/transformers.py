@@ -22,7 +22,6 @@ from functools import wraps
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError, UnknownNameError
@@ -227,15 +226,10 @@ def _attention_forward(
         out = _softmax(module, query, key, value, attention_mask, scaling, dropout, kwargs)
         if not wants_maps:
             return out, None
-    name = core.recipe[0] if core is not None else "softmax"
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-    if scaling is not None and scaling != query.shape[-1] ** -0.5:
-        query = query * (scaling * query.shape[-1] ** 0.5)
-    if core is None or isinstance(core, SoftmaxCore):
-        core = core or SoftmaxCore(query.shape[1], query.shape[-1])
-        return out, attention_weights(core, query, key, attn_mask=attention_mask, name=name)
+        q, k, _ = _prepared(query, key, value, scaling)
+        core = core or SoftmaxCore(q.shape[1], q.shape[-1])
+        return out, attention_weights(core, q, k, attn_mask=attention_mask, name="softmax")
+    name = core.recipe[0]
     for refused in _REFUSED:
         if kwargs.get(refused) is not None:
             raise ConfigError(
@@ -243,16 +237,24 @@ def _attention_forward(
                 "express it"
             )
     causal = kwargs.get("is_causal")
-    causal = getattr(module, "is_causal", False) if causal is None else causal
-    refuse_causal(name, bool(causal))
-    query, key = query.to(value.dtype), key.to(value.dtype)
-    options = {"attn_mask": attention_mask, "name": name}
-    weights = attention_weights(core, query, key, **options) if wants_maps or dropout else None
-    if dropout and weights is not None:
-        out = _dropped(core, weights, value, key, dropout, name)
-    else:
-        out = attend(core, query, key, value, is_causal=False, **options)
-    return out.transpose(1, 2).contiguous(), weights if wants_maps else None
+    refuse_causal(name, bool(getattr(module, "is_causal", False) if causal is None else causal))
+    q, k, v = _prepared(query, key, value, scaling)
+    options: dict[str, Any] = {"attn_mask": attention_mask, "name": name}
+    out = attend(core, q, k, v, is_causal=False, dropout=dropout, **options)
+    weights = attention_weights(core, q, k, **options) if wants_maps else None
+    return out.transpose(1, 2).contiguous(), weights
+
+
+def _prepared(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of one dtype and number of heads, for scores q.k / sqrt(D)."""
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+    if scaling is not None and scaling != query.shape[-1] ** -0.5:
+        query = query * (scaling * query.shape[-1] ** 0.5)
+    return query.to(value.dtype), key.to(value.dtype), value
 
 
 def _softmax(
@@ -273,15 +275,3 @@ def _softmax(
         module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
     )[0]
     return out
-
-
-def _dropped(
-    core: AttentionCore, weights: Tensor, value: Tensor, key: Tensor, dropout: float, name: str
-) -> Tensor:
-    """The output with attention weights dropped."""
-    if not core.can_drop_weights:
-        raise ConfigError(
-            f"the dropout of attention weights must be 0 for attention {name!r}, got {dropout}: it "
-            "has no weights to drop; set attention_probs_dropout_prob=0 in the model's config"
-        )
-    return core.finish(F.dropout(weights, dropout) @ value, key, None)
