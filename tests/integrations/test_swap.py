@@ -4,6 +4,8 @@ import pytest
 import timm
 import torch
 import transformers
+from timm.layers import AttentionRope
+from timm.models.eva import EvaAttention
 from torch import nn
 
 from saccade import create_model
@@ -51,6 +53,25 @@ def test_rotary_embeddings_are_kept(name):
     swap_attention(model, "taylor")
     assert list(model.state_dict()) == keys
     assert (model(images()) - expected["output"]).norm() > 1e-3 * expected["output"].norm()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (AttentionRope, {"qkv_fused": False, "num_kv_heads": 2}),
+        (AttentionRope, {"gated": True, "scale_norm": True, "qk_norm": True}),
+        (EvaAttention, {"qkv_bias_separate": True, "scale_norm": False}),
+        (EvaAttention, {"qkv_fused": False, "gated": True}),
+    ],
+)
+def test_layers_with_other_parts_are_kept(kind, options):
+    """Grouped queries, gates, norms and separate biases, without a rotary embedding."""
+    layer = enlarged(nn.Sequential(kind(32, num_heads=4, norm_layer=nn.LayerNorm, **options)))
+    x = torch.randn(2, 9, 32)
+    expected = gradients(layer, lambda: layer(x))
+    swap_attention(layer, "softmax")
+    assert isinstance(layer[0], RopeAttention)
+    assert_same(gradients(layer, lambda: layer(x)), expected, 5e-6)
 
 
 def test_a_lost_rotary_embedding_is_caught():
