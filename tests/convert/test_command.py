@@ -52,7 +52,7 @@ def test_a_conversion_prints_its_result(saccade, teacher, few_tokens, tmp_path):
         (("--diagnose", "--device", "tpu"), 2, "--device must be auto, cpu or cuda, got 'tpu'"),
         (("--diagnose", "--weights", "x.pt"), 2, "--weights must not be given"),
         (("--diagnose", "--data", "shapes"), 3, "must have the classes and images of"),
-        (("--diagnose", "--data", "nothing"), 2, "unknown dataset 'nothing'"),
+        (("--diagnose", "--data", "nothing"), 2, "unknown data set 'nothing'"),
     ],
 )
 def test_mistakes_are_one_line(words, code, message, saccade, teacher, monkeypatch):  # noqa: F811

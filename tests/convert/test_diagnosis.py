@@ -41,6 +41,7 @@ def scores_of_head(block, x, sample, head):
 def test_every_number_is_its_definition(teacher):
     student = student_of(teacher, center_keys=False)
     teacher.requires_grad_(False)
+    student.requires_grad_(False)
     x = teacher.embed(images())
     layer, block = diagnose(teacher, student, images()).layers[0], teacher.blocks[0]
     for head in range(3):

@@ -87,11 +87,11 @@ def test_blocks_keep_softmax(tmp_path):
     assert model.config.softmax_blocks == (0, 2)
     assert [b.attn.attention for b in model.blocks] == ["softmax", "taylorshift", "softmax"]
     assert [b.attn.value_conv is None for b in model.blocks] == [True, False, True]
-    model.N0 = 3
-    assert model.N0 == model.blocks[1].attn.N0 == 3
     plain = create_model("vit_tiny_patch16_224", "taylorshift", 5, softmax_blocks=[0, 2], **SIZES)
     extra = sum(count_flops(model).values()) - sum(count_flops(plain).values())
     assert extra == 2 * 16 * 24 * 9
+    model.N0 = 3
+    assert model.N0 == model.blocks[1].attn.N0 == 3
     torch.nn.init.normal_(model.blocks[1].attn.value_conv.weight)
     model.save_pretrained(tmp_path)
     x = torch.randn(2, 3, 8, 8)
