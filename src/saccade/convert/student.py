@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saccade.errors import ConfigError, UnknownNameError
-from saccade.layers.attentions import ATTENTIONS
+from saccade.errors import ConfigError
+from saccade.layers.attentions import check_options
 from saccade.layers.taylorshift import TaylorShiftCore
 from saccade.models import VisionTransformer, ViTConfig
 from saccade.ops.centering import centered_keys
@@ -34,12 +34,9 @@ def default_options(name: str, given: Mapping[str, Any] | None = None) -> dict[s
         UnknownNameError: The attention or an option does not exist.
         ConfigError: The attention is softmax.
     """
-    known = ATTENTIONS[name].options
+    check_options(name, given or {})
     if name == "softmax":
         raise ConfigError("--attention must be another attention than softmax, got 'softmax'")
-    for option in given or {}:
-        if option not in known:
-            raise UnknownNameError(f"option of attention {name!r}", option, known)
     return {**_DEFAULTS.get(name, {}), **(given or {})}
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from torch import nn
 
-from saccade.errors import ConfigError, UnknownNameError
+from saccade.errors import ConfigError
 from saccade.integrations.calls import build_core
 from saccade.layers import MultiHeadAttention
-from saccade.layers.attentions import ATTENTIONS
+from saccade.layers.attentions import ATTENTIONS, check_options
 from saccade.models.transformer import Transformer
 
 __all__ = ["RELATIVE", "Swapped", "has_relative_bias", "swap_attention"]
@@ -66,11 +66,7 @@ def swap_attention(
         ConfigError: No layer can be changed, an index is out of range, or the attention cannot run
             with the heads of the model. The model is then unchanged.
     """
-    for option in options:
-        if option not in ATTENTIONS[name].options:
-            raise UnknownNameError(
-                f"option of attention {name!r}", option, ATTENTIONS[name].options
-            )
+    check_options(name, options)
     found = list(_attention_layers(model))
     left = dict(_unknown(model, {path for path, _, _ in found}))
     usable = []
@@ -181,17 +177,20 @@ def _swap(
     name: str,
     options: dict[str, Any],
 ) -> None:
-    kinds = {kind for _, _, _, kind in targets}
-    if "saccade" in kinds:
-        _swap_saccade(model, targets, name, options)
-    if "timm" in kinds:
+    by_kind = {
+        kind: [target for target in targets if target[3] == kind]
+        for kind in ("saccade", "timm", "transformers")
+    }
+    if ours := by_kind["saccade"]:
+        _swap_saccade(model, ours, name, options)
+    if theirs := by_kind["timm"]:
         from saccade.integrations.timm import replacement
 
-        made = [(path, replacement(old, name, options, place)) for place, path, old, _ in targets]
+        made = [(path, replacement(old, name, options, place)) for place, path, old, _ in theirs]
         for path, new in made:
             model.set_submodule(path, new)
-    if "transformers" in kinds:
-        _swap_transformers(model, targets, name, options)
+    if theirs := by_kind["transformers"]:
+        _swap_transformers(model, theirs, name, options)
 
 
 def _swap_saccade(

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from saccade.errors import ConfigError, UnknownNameError
+from saccade.errors import ConfigError
 from saccade.integrations.calls import attend, build_core
-from saccade.layers.attentions import ATTENTIONS
+from saccade.layers.attentions import ATTENTIONS, check_options
 from saccade.models import MODELS, ViTConfig, create_model
 
 __all__ = ["RopeAttention", "TimmAttention", "attention", "register", "replacement"]
@@ -209,10 +209,7 @@ def attention(name: str, **options: Any) -> type[TimmAttention]:
     Raises:
         UnknownNameError: The name or an option does not exist; the message suggests similar ones.
     """
-    known = ATTENTIONS[name].options
-    for option in options:
-        if option not in known:
-            raise UnknownNameError(f"option of attention {name!r}", option, known)
+    check_options(name, options)
     title = "".join(part.title() for part in name.split("_"))
     attributes = {
         "attention_name": name,

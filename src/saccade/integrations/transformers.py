@@ -24,10 +24,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saccade.errors import ConfigError, UnknownNameError
+from saccade.errors import ConfigError
 from saccade.integrations.calls import attend, attention_weights, build_core, refuse_causal
 from saccade.layers import AttentionCore
-from saccade.layers.attentions import ATTENTIONS
+from saccade.layers.attentions import ATTENTIONS, check_options
 from saccade.layers.cores import SoftmaxCore
 
 __all__ = [
@@ -62,10 +62,7 @@ def register(options: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         UnknownNameError: A name or an option does not exist.
     """
     for name, given in (options or {}).items():
-        known = ATTENTIONS[name].options
-        for option in given:
-            if option not in known:
-                raise UnknownNameError(f"option of attention {name!r}", option, known)
+        check_options(name, given)
     _options.clear()
     _options.update({name: dict(given) for name, given in (options or {}).items()})
     ensure_registered()
