@@ -21,6 +21,7 @@ EXTRAS = {
     "triton": ("triton",),
     "tune": ("optuna",),
     "timm": ("timm",),
+    "transformers": ("transformers",),
     "track": ("tensorboard", "trackio"),
     "hub": ("datasets", "pyarrow"),
 }
