@@ -120,7 +120,7 @@ def diagnose(teacher: VisionTransformer, student: VisionTransformer, images: Ten
         images: Normalized images (B, C, height, width).
     """
     sums: list[dict[str, Tensor]] = [{} for _ in teacher.blocks]
-    for part in images.split(CHUNK):
+    for part in torch.split(images, CHUNK):
         grid = teacher.patch_embed.dynamic_feat_size((part.shape[2], part.shape[3]))
         streams = list(block_inputs(teacher, part))
         for place, (old, new) in enumerate(zip(teacher.blocks, student.blocks, strict=True)):

@@ -51,7 +51,8 @@ def from_timm(name: str, architecture: str, weights: Path, record: dict[str, Any
     state = read_checkpoint(weights)
     head = state.get("head.weight")
     classes = 1000 if head is None else len(head)
-    options = record.get("model_args") if isinstance(record.get("model_args"), dict) else {}
+    options: Any = record.get("model_args") or {}
+    original: Any
     try:
         original = timm.create_model(architecture, **{**options, "num_classes": classes}).eval()
         config = _timm_config(original, architecture)
@@ -159,6 +160,7 @@ def from_transformers(name: str, record: dict[str, Any], weights: Path) -> Sourc
     names = tuple(str(labels[key]) for key in sorted(labels, key=int))
     given = all(found.startswith("LABEL_") for found in names)
     chans = record.get("num_channels", 3)
+    mean, std = _normalization(weights.parent, chans)
     config = ViTConfig(
         num_classes=len(head),
         class_names=names if len(names) == len(head) and not given else None,
@@ -172,20 +174,18 @@ def from_transformers(name: str, record: dict[str, Any], weights: Path) -> Sourc
         act=acts[act],  # type: ignore[arg-type]
         qkv_bias=record.get("qkv_bias", True),
         norm_eps=record.get("layer_norm_eps", 1e-12),
-        **_normalization(weights.parent, chans),
+        mean=mean,
+        std=std,
     )
     return Source(name, "transformers", _filled(config, from_layout(state), name))
 
 
-def _normalization(folder: Path, channels: int) -> dict[str, tuple[float, ...]]:
+def _normalization(folder: Path, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and std of `preprocessor_config.json`; 0.5, as for Google's ViTs, without one."""
     path, fallback = folder / "preprocessor_config.json", (0.5,) * channels
     record = read_json(path) if path.is_file() else {}
     found = record if isinstance(record, dict) else {}
-    return {
-        "mean": tuple(found.get("image_mean", fallback)),
-        "std": tuple(found.get("image_std", fallback)),
-    }
+    return tuple(found.get("image_mean", fallback)), tuple(found.get("image_std", fallback))
 
 
 def _filled(config: ViTConfig, state: dict[str, Tensor], name: str) -> VisionTransformer:

@@ -60,6 +60,7 @@ def student_config(
         seed: Seed of random features.
     """
     rates = ("drop", "pos_drop", "proj_drop", "attn_drop", "drop_path")
+    without: dict[str, Any] = dict.fromkeys((f"{rate}_rate" for rate in rates), 0.0)
     return replace(
         teacher,
         attention=name,
@@ -68,7 +69,7 @@ def student_config(
         value_conv=LOCAL_SIDE if local else None,
         feature_seed=seed,
         act_drop_rate=None,
-        **dict.fromkeys((f"{rate}_rate" for rate in rates), 0.0),
+        **without,
     )
 
 

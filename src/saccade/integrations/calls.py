@@ -96,12 +96,13 @@ def attention_weights(
         return core.attention_weights(q, k, key_mask=key_mask)
     if attn_mask is None:
         return softmax_weights(q, k)
-    scores = q.float() @ k.float().mT * q.shape[-1] ** -0.5
+    scores: Tensor = q.float() @ k.float().mT * q.shape[-1] ** -0.5
     if attn_mask.dtype == torch.bool:
         scores = scores.masked_fill(~attn_mask, float("-inf"))
     else:
         scores = scores + attn_mask
-    return scores.softmax(dim=-1).nan_to_num(0.0).to(q.dtype)
+    weights: Tensor = scores.softmax(dim=-1).nan_to_num(0.0).to(q.dtype)
+    return weights
 
 
 def refuse_causal(name: str, is_causal: bool) -> None:

@@ -218,7 +218,7 @@ def _swap_saccade(
     for layer, core in made:
         layer.core, layer.attention = core, name
     if config is not None:
-        model.config = config  # type: ignore[assignment]
+        model.config = config
 
 
 def _swapped_config(

@@ -56,6 +56,12 @@ class TimmAttention(nn.Module):
     num_heads: int
     head_dim: int
     qkv: nn.Linear | None
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
+    q_bias: Tensor | None
+    k_bias: Tensor | None
+    v_bias: Tensor
 
     def __init__(
         self,
@@ -101,7 +107,7 @@ class TimmAttention(nn.Module):
 
     def _adopt(self, core: nn.Module) -> None:
         self.core = core
-        self.register_load_state_dict_pre_hook(_keep_own_core)
+        self.register_load_state_dict_pre_hook(_keep_own_core)  # type: ignore[no-untyped-call]
 
     def forward(
         self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
@@ -150,9 +156,10 @@ class TimmAttention(nn.Module):
                 for part in (self.q_proj, self.k_proj, self.v_proj)
             )
             return q, k, v
-        bias = self.qkv.bias
-        if getattr(self, "q_bias", None) is not None:
-            bias = torch.cat([self.q_bias, self.k_bias, self.v_bias])
+        bias: Tensor | None = self.qkv.bias
+        q_bias, k_bias = getattr(self, "q_bias", None), getattr(self, "k_bias", None)
+        if q_bias is not None and k_bias is not None:
+            bias = torch.cat([q_bias, k_bias, self.v_bias])
         if bias is not None and getattr(self, "qkv_bias_separate", False):
             joined = nn.functional.linear(x, self.qkv.weight) + bias
         else:
@@ -171,8 +178,9 @@ class TimmAttention(nn.Module):
 
     def init_non_persistent_buffers(self) -> None:
         """Reset buffers that are not saved, as timm does after building on the meta device."""
-        if getattr(self, "k_bias", None) is not None:
-            self.k_bias.zero_()
+        k_bias: Tensor | None = getattr(self, "k_bias", None)
+        if k_bias is not None:
+            k_bias.zero_()
 
 
 class RopeAttention(TimmAttention):
@@ -231,7 +239,8 @@ def replacement(old: nn.Module, name: str, options: dict[str, Any], index: int) 
         options: Its options.
         index: Index of the layer, which seeds random features.
     """
-    drop = old.core.attn_drop if isinstance(old, TimmAttention) else old.attn_drop.p  # type: ignore[union-attr]
+    dropping = old.core if isinstance(old, TimmAttention) else old.attn_drop
+    drop: Any = getattr(dropping, "attn_drop", getattr(dropping, "p", 0.0))
     droppable = ATTENTIONS[name].core_class.can_drop_weights
     heads, width = old.num_heads, old.head_dim
     assert isinstance(heads, int)

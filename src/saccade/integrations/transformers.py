@@ -196,8 +196,9 @@ def _mask(
 
     padding = kwargs.get("attention_mask")
     if mask_function is not bidirectional_mask_function:
-        given = {} if mask_function is None else {"mask_function": mask_function}
-        found: Tensor | None = sdpa_mask(*args, **given, **kwargs)
+        if mask_function is not None:
+            kwargs["mask_function"] = mask_function
+        found: Tensor | None = sdpa_mask(*args, **kwargs)
         return found
     if padding is None:
         return None
