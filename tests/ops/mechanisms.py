@@ -34,17 +34,17 @@ def _scale(q: Tensor) -> float:
 
 
 def _taylor(
-    algorithm: str, coefficients: tuple[float, float, float] = (0.5, 1.0, 1.0)
+    algorithm: str,
+    coefficients: tuple[float, float, float] = (0.5, 1.0, 1.0),
+    center_keys: bool = False,
 ) -> Mechanism:
+    options = {"coefficients": coefficients, "center_keys": center_keys}
+
     def fast(q, k, v, key_mask):
-        return taylor_attention(
-            q, k, v, algorithm=algorithm, coefficients=coefficients, key_mask=key_mask
-        )
+        return taylor_attention(q, k, v, algorithm=algorithm, key_mask=key_mask, **options)
 
     def reference(q, k, v, key_mask):
-        return taylor_attention_reference(
-            q, k, v, scale=_scale(q), coefficients=coefficients, key_mask=key_mask
-        )
+        return taylor_attention_reference(q, k, v, scale=_scale(q), key_mask=key_mask, **options)
 
     return Mechanism(fast, reference)
 
@@ -168,6 +168,8 @@ MECHANISMS = {
     "taylor-efficient": _taylor("efficient"),
     "taylor-direct-abc": _taylor("direct", (0.3, -0.7, 1.2)),
     "taylor-efficient-abc": _taylor("efficient", (0.3, -0.7, 1.2)),
+    "taylor-direct-centered": _taylor("direct", center_keys=True),
+    "taylor-efficient-centered": _taylor("efficient", center_keys=True),
     "taylorshift-direct": _taylorshift("direct"),
     "taylorshift-efficient": _taylorshift("efficient"),
     "favor": _favor(),

@@ -51,6 +51,7 @@ COMMANDS = {
     "export": "Write a model as ONNX, pt2 or a folder for the Hub.",
     "compare": "Train several attentions alike and compare them.",
     "tune": "Search a recipe's settings by validation accuracy.",
+    "convert": "Convert a trained softmax ViT to another attention.",
     "list": "List models, attentions, datasets or recipes.",
     "report": "Write a report about finished runs.",
     "serve": "Open a page that shows what each attention makes of a picture.",
@@ -67,7 +68,7 @@ MODULES = {"list": "list_names"}
 MAX_MESSAGE = 4000
 """Characters of an error message; longer ones are shortened."""
 
-RESUMABLE = {"train", "compare", "tune"}
+RESUMABLE = {"train", "compare", "tune", "convert"}
 """Sub-commands with --resume. SIGTERM ends them with exit code 75."""
 
 

@@ -22,6 +22,7 @@ EXTRAS = {
     "tune": ("optuna",),
     "timm": ("timm",),
     "export": ("onnx", "onnxscript", "onnxruntime"),
+    "transformers": ("transformers",),
     "track": ("tensorboard", "trackio"),
     "hub": ("datasets", "pyarrow"),
     "serve": ("fastapi", "uvicorn"),

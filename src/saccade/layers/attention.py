@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from saccade.errors import ConfigError
 from saccade.layers.attentions import create_core
 from saccade.layers.cores import SoftmaxCore, TaylorCore
+from saccade.layers.value_conv import ValueConv
 from saccade.layers.windows import (
     WindowLayout,
     check_window,
@@ -41,6 +42,8 @@ class MultiHeadAttention(nn.Module):
         window: Side, or (height, width), of the windows within which patches attend; None for
             attention over all tokens.
         shifted: True shifts the windows by half their size.
+        value_conv: Side of a depthwise convolution of the values over the patches, which is added
+            to the output; None for none.
         attention_options: Options of the core, such as `{"num_features": 64}` for Performers.
     """
 
@@ -56,6 +59,7 @@ class MultiHeadAttention(nn.Module):
         proj_drop: float = 0.0,
         window: int | tuple[int, int] | None = None,
         shifted: bool = False,
+        value_conv: int | None = None,
         attention_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -75,6 +79,7 @@ class MultiHeadAttention(nn.Module):
             attn_drop=_check_probability("attn_drop", attn_drop),
             options=attention_options,
         )
+        self.value_conv = None if value_conv is None else ValueConv(inner, value_conv)
         self.proj = nn.Linear(inner, dim)
         self.proj_drop = nn.Dropout(_check_probability("proj_drop", proj_drop))
 
@@ -104,12 +109,23 @@ class MultiHeadAttention(nn.Module):
             key_mask = _as_key_mask(attn_mask, x)
         if attn_mask is not None and key_mask is None:
             y = self._attend_masked(x, attn_mask).transpose(1, 2)
-        elif self.window is None and key_mask is None:
+        elif self.window is None and key_mask is None and self.value_conv is None:
             y = self.core.packed(self.packed_heads(x))
         else:
-            y = self.attend(*self.heads(x), key_mask=key_mask, grid=grid).transpose(1, 2)
+            q, k, v = self.heads(x)
+            y = self.attend(q, k, v, key_mask=key_mask, grid=grid).transpose(1, 2)
+            if self.value_conv is not None:
+                y = y.flatten(2) + self._local(v, key_mask, grid)
         projected: Tensor = self.proj_drop(self.proj(y.flatten(2)))
         return projected
+
+    def _local(self, v: Tensor, key_mask: Tensor | None, grid: tuple[int, int] | None) -> Tensor:
+        """The convolution of the values, those of masked keys left out: (B, N, H * E)."""
+        assert self.value_conv is not None
+        if key_mask is not None:
+            v = v.masked_fill(~key_mask[:, None, :, None], 0)
+        out: Tensor = self.value_conv(v, grid)
+        return out
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Project tokens (B, N, C) to q, k and v, three views (B, H, N, D) of one tensor."""
@@ -144,14 +160,14 @@ class MultiHeadAttention(nn.Module):
 
     def _attend_masked(self, x: Tensor, attn_mask: Tensor) -> Tensor:
         """Softmax attention with a mask of queries and keys, (B, H, N, D)."""
-        if not isinstance(self.core, SoftmaxCore) or self.window is not None:
-            where = (
-                "within windows" if self.window is not None else f"of attention={self.attention!r}"
-            )
+        plain = self.window is None and self.value_conv is None
+        if not isinstance(self.core, SoftmaxCore) or not plain:
+            where = "within windows" if self.window is not None else "with value_conv"
+            where = where if not plain else f"of attention={self.attention!r}"
             raise ConfigError(
                 f"attn_mask {where} must be a bool tensor of shape (B, 1, 1, N), which masks keys "
                 f"for all queries, got {attn_mask.dtype} of shape {tuple(attn_mask.shape)}; "
-                "attention='softmax' without windows accepts any mask"
+                "attention='softmax' without windows and value_conv accepts any mask"
             )
         q, k, v = self.heads(x)
         mask = attn_mask if attn_mask.dtype == torch.bool else attn_mask.to(q.dtype)
@@ -179,6 +195,8 @@ class MultiHeadAttention(nn.Module):
     def flops(self, num_tokens: int, *, grid: tuple[int, int] | None = None) -> int:
         """FLOPs of the matrix products for one sample; a multiply-add counts as 2."""
         projections = 2 * num_tokens * (self.qkv.weight.numel() + self.proj.weight.numel())
+        if self.value_conv is not None and grid is not None:
+            projections += self.value_conv.flops(grid[0] * grid[1])
         if self.window is None:
             return projections + self.core.flops(num_tokens)
         layout = self._layout(num_tokens, grid, self.qkv.weight)

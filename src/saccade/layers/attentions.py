@@ -7,7 +7,7 @@ read without torch.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from saccade.layers.cores import AttentionCore
     from saccade.layers.equations import Equation
 
-__all__ = ["ATTENTIONS", "Attention", "create_core", "list_attentions", "register_attention"]
+__all__ = [
+    "ATTENTIONS",
+    "Attention",
+    "check_options",
+    "create_core",
+    "list_attentions",
+    "register_attention",
+]
 
 _COMMON = {"self", "num_heads", "head_dim", "attn_drop"}
 
@@ -89,6 +96,14 @@ def list_attentions(pattern: str = "*") -> list[str]:
     return ATTENTIONS.names(pattern)
 
 
+def check_options(name: str, options: Iterable[str]) -> None:
+    """Raise `UnknownNameError` for a name of an option that an attention does not have."""
+    known = ATTENTIONS[name].options
+    for option in options:
+        if option not in known:
+            raise UnknownNameError(f"option of attention {name!r}", option, known)
+
+
 def create_core(
     name: str,
     num_heads: int,
@@ -108,9 +123,7 @@ def create_core(
     """
     attention = ATTENTIONS[name]
     options = dict(options or {})
-    for option in options:
-        if option not in attention.options:
-            raise UnknownNameError(f"option of attention {name!r}", option, attention.options)
+    check_options(name, options)
     chosen = {**attention.fixed, **options}
     return attention.core_class(num_heads, head_dim, attn_drop=attn_drop, **chosen)
 
@@ -166,7 +179,7 @@ for _suffix, _feature_map, _phi, _summary in (
             "performers.RandomFeatureCore",
             _summary,
             linear=True,
-            fixed={"feature_map": _feature_map},
+            fixed={"feature_map": _feature_map} | ({"center_keys": False} if _suffix else {}),
             equation=f"equations.{_suffix[1:] or 'favor'}",
             weight=f"phi(q).phi(k), {_phi}",
             cost="4 N M (D + E)",

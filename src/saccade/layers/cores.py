@@ -160,6 +160,8 @@ class TaylorCore(AttentionCore):
         N0: With `auto`, `efficient` is used for more than N0 tokens; by default
             `explain_choice` chooses.
         backend: As in `taylor_attention`.
+        center_keys: Subtract the mean of the attended keys from the keys. Softmax would not change
+            by it; these weights come nearer to softmax.
     """
 
     def __init__(
@@ -172,6 +174,7 @@ class TaylorCore(AttentionCore):
         algorithm: Algorithm = "auto",
         N0: int | None = None,
         backend: Backend = "auto",
+        center_keys: bool = False,
     ) -> None:
         super().__init__(num_heads, head_dim, attn_drop=attn_drop)
         if attn_drop > 0 and algorithm == "efficient":
@@ -182,6 +185,7 @@ class TaylorCore(AttentionCore):
         self.coefficients = check_coefficients((*coefficients,))
         self.algorithm = algorithm
         self.backend = backend
+        self.center_keys = center_keys
         self._threshold = N0
 
     @property
@@ -219,7 +223,12 @@ class TaylorCore(AttentionCore):
         return self.attend_by(self._settled(k.shape[2]), q, k, v, key_mask=key_mask)
 
     def attend_packed(self, qkv: Tensor) -> Tensor | None:
-        """Attend in one kernel, one program per head, if the sequence is short enough."""
+        """Attend in one kernel, one program per head, if the sequence is short enough.
+
+        None with `center_keys`, which changes the keys before the kernels read them.
+        """
+        if self.center_keys:
+            return None
         return packed_taylor_attention(
             qkv,
             None,
@@ -238,6 +247,7 @@ class TaylorCore(AttentionCore):
             v,
             coefficients=self.coefficients,
             key_mask=key_mask,
+            center_keys=self.center_keys,
             algorithm=algorithm,
             backend=self.backend,
         )
@@ -251,8 +261,14 @@ class TaylorCore(AttentionCore):
         key_mask: Tensor | None = None,
     ) -> Tensor:
         """Rows of the Taylor softmax."""
-        coefficients = self.coefficients
-        return taylor_weights(q, k, coefficients=coefficients, key_mask=key_mask, queries=queries)
+        return taylor_weights(
+            q,
+            k,
+            coefficients=self.coefficients,
+            key_mask=key_mask,
+            center_keys=self.center_keys,
+            queries=queries,
+        )
 
     def softmax_counterpart(
         self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None
@@ -269,4 +285,5 @@ class TaylorCore(AttentionCore):
 
     def extra_repr(self) -> str:
         """The options, for `print(model)`."""
-        return f"coefficients={self.coefficients}, algorithm={self.algorithm!r}, N0={self.N0}"
+        options = f"coefficients={self.coefficients}, algorithm={self.algorithm!r}, N0={self.N0}"
+        return f"{options}, center_keys=True" if self.center_keys else options

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.layers.cores import AttentionCore
 from saccade.ops import linear
+from saccade.ops.centering import centered_keys
 from saccade.ops.linear import (
     FeatureMap,
     linear_attention,
@@ -108,6 +109,8 @@ class RandomFeatureCore(FeatureCore):
         feature_map: The name of a function in `saccade.ops.linear`.
         num_features: Number of features M; D ln D by default.
         feature_seed: Seed of the projection; drawn from torch's generator by default.
+        center_keys: Subtract the mean of the attended keys from the keys. The softmax that FAVOR+
+            estimates does not change by it; the estimate varies less.
     """
 
     projection: Tensor
@@ -122,8 +125,10 @@ class RandomFeatureCore(FeatureCore):
         feature_map: FeatureMap = "favor_softmax",
         num_features: int | None = None,
         feature_seed: int | None = None,
+        center_keys: bool = False,
     ) -> None:
         super().__init__(num_heads, head_dim, attn_drop=attn_drop, num_features=num_features)
+        self.center_keys = center_keys
         if feature_map not in get_args(FeatureMap):
             raise UnknownNameError("feature map", feature_map, get_args(FeatureMap))
         self.feature_map = feature_map
@@ -142,12 +147,14 @@ class RandomFeatureCore(FeatureCore):
 
     def features(self, x: Tensor, *, is_query: bool, key_mask: Tensor | None = None) -> Tensor:
         """Apply the feature map to x."""
+        x = centered_keys(x, key_mask) if self.center_keys and not is_query else x
         return random_features(
             x, self.projection, self.feature_map, is_query=is_query, key_mask=key_mask
         )
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None) -> Tensor:
         """Compute features and linear attention in one call."""
+        k = centered_keys(k, key_mask) if self.center_keys else k
         return performer_attention(
             q,
             k,
@@ -172,7 +179,8 @@ class RandomFeatureCore(FeatureCore):
 
     def extra_repr(self) -> str:
         """The options, for `print(model)`."""
-        return f"feature_map={self.feature_map!r}, num_features={self.num_features}"
+        options = f"feature_map={self.feature_map!r}, num_features={self.num_features}"
+        return f"{options}, center_keys=True" if self.center_keys else options
 
 
 class LearnedFeatureCore(FeatureCore):

@@ -15,6 +15,7 @@ from saccade.errors import ConfigError
 from saccade.layers.attention import MultiHeadAttention
 from saccade.layers.cores import TaylorCore
 from saccade.ops.arguments import Backend, compute_dtype
+from saccade.ops.centering import centered_keys
 from saccade.ops.softmax import softmax_attention
 from saccade.ops.taylor import (
     Algorithm,
@@ -42,6 +43,7 @@ class TaylorShiftCore(TaylorCore):
         algorithm: As in `TaylorCore`.
         N0: As in `TaylorCore`.
         backend: As in `taylor_attention`.
+        center_keys: As in `TaylorCore`, before keys are divided by their length.
         normalize_input: Divide every q and k by its length.
         output_normalized: Multiply the output by sqrt(N / D) for N unmasked keys, so that its size
             does not depend on N.
@@ -61,6 +63,7 @@ class TaylorShiftCore(TaylorCore):
         algorithm: Algorithm = "auto",
         N0: int | None = None,
         backend: Backend = "auto",
+        center_keys: bool = False,
         normalize_input: bool = True,
         output_normalized: bool = True,
         temperature: bool | None = None,
@@ -73,6 +76,7 @@ class TaylorShiftCore(TaylorCore):
             algorithm=algorithm,
             N0=N0,
             backend=backend,
+            center_keys=center_keys,
         )
         if normalize_input and temperature is False:
             raise ConfigError(
@@ -93,7 +97,7 @@ class TaylorShiftCore(TaylorCore):
 
     def attend_packed(self, qkv: Tensor) -> Tensor | None:
         """As in `TaylorCore`; None without `normalize_input`."""
-        if not self.normalize_input:
+        if not self.normalize_input or self.center_keys:
             return None
         return packed_taylor_attention(
             qkv,
@@ -124,6 +128,12 @@ class TaylorShiftCore(TaylorCore):
             return q * factor
         return q * self.temperature.to(q.dtype)
 
+    def _unit_rows(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """tau q/|q| and k/|k|, of centered keys if they are to be centered."""
+        assert self.temperature is not None
+        k = centered_keys(k, key_mask) if self.center_keys else k
+        return unit_rows(q, k, self.temperature)
+
     def _taylorshift(
         self,
         algorithm: Algorithm,
@@ -140,6 +150,7 @@ class TaylorShiftCore(TaylorCore):
             self._temperatures(),
             coefficients=self.coefficients,
             key_mask=key_mask,
+            center_keys=self.center_keys,
             normalize_output=normalize_output,
             algorithm=algorithm,
             backend=self.backend,
@@ -157,8 +168,7 @@ class TaylorShiftCore(TaylorCore):
         if not self.normalize_input:
             scaled = self._scaled(q)
             return super().attention_weights(scaled, k, queries=queries, key_mask=key_mask)
-        assert self.temperature is not None
-        q_unit, k_unit = unit_rows(q, k, self.temperature)
+        q_unit, k_unit = self._unit_rows(q, k, key_mask)
         weights = taylor_weights(
             q_unit,
             k_unit,
@@ -175,8 +185,7 @@ class TaylorShiftCore(TaylorCore):
         """Softmax attention of the same scores."""
         if not self.normalize_input:
             return super().softmax_counterpart(self._scaled(q), k, v, key_mask=key_mask)
-        assert self.temperature is not None
-        q_unit, k_unit = unit_rows(q, k, self.temperature)
+        q_unit, k_unit = self._unit_rows(q, k, key_mask)
         return softmax_attention(
             q_unit.to(q.dtype), k_unit.to(k.dtype), v, scale=1.0, key_mask=key_mask
         )

@@ -54,6 +54,7 @@ class TransformerConfig:
     Args:
         attention: A name from `list_attentions()`.
         attention_options: Options of the attention, such as `num_features` for a performer.
+        softmax_blocks: Blocks that have softmax instead of `attention`, counted from 0.
         feature_seed: Seed of the random features of block 0; block i uses `feature_seed + i`.
             None draws the seeds from torch's generator. Attentions without random features ignore
             it. A `feature_seed` in `attention_options` takes precedence.
@@ -88,6 +89,7 @@ class TransformerConfig:
 
     attention: str = "softmax"
     attention_options: Mapping[str, Any] = field(default_factory=dict)
+    softmax_blocks: tuple[int, ...] = ()
     feature_seed: int | None = None
     num_classes: int = 1000
     embed_dim: int = 192
@@ -127,7 +129,16 @@ class TransformerConfig:
             "a mapping from option names to values",
         )
         object.__setattr__(self, "attention_options", dict(self.attention_options))
+        self._check_softmax_blocks()
         check_size(self)
+
+    def _check_softmax_blocks(self) -> None:
+        blocks: object = self.softmax_blocks
+        is_list = isinstance(blocks, (tuple, list))
+        known = is_list and all(_is_int(i, 0) and i < self.depth for i in self.softmax_blocks)
+        accepted = f"a list of blocks from 0 to {self.depth - 1}"
+        _require(known, "softmax_blocks", blocks, accepted)
+        object.__setattr__(self, "softmax_blocks", tuple(sorted(set(self.softmax_blocks))))
 
     def _check_numbers(self) -> None:
         for name, least in self._least_values().items():
@@ -235,6 +246,8 @@ class ViTConfig(TransformerConfig):
             resampled for each size.
         window: Side, or (height, width), of attention windows in tokens; None for global attention.
         shifted: Shift the windows of every second block by half a window.
+        value_conv: Side of a depthwise convolution of the values over the patches, added to the
+            output of every attention that is not in `softmax_blocks`; None for none.
         mean: Mean, per channel, that input images are normalized with.
         std: Standard deviation, per channel, that input images are normalized with.
     """
@@ -247,6 +260,7 @@ class ViTConfig(TransformerConfig):
     dynamic_img_size: bool = False
     window: int | tuple[int, int] | None = None
     shifted: bool = False
+    value_conv: int | None = None
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
 
@@ -266,6 +280,12 @@ class ViTConfig(TransformerConfig):
             "dynamic_img_size",
             self.dynamic_img_size,
             "a bool",
+        )
+        _require(
+            self.value_conv is None or (_is_int(self.value_conv, 1) and self.value_conv % 2 == 1),
+            "value_conv",
+            self.value_conv,
+            "an odd number of patches or None",
         )
         for name in ("mean", "std"):
             values = getattr(self, name)

@@ -270,7 +270,7 @@ def _check_weights(folder: Path, found: Mapping[str, tuple[int, ...]], model: nn
     own = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     if own != found:
         path = folder / WEIGHTS_FILE
-        different = sorted(key for key in own | found if own.get(key) != found.get(key))
+        different = sorted(key for key in {*own, *found} if own.get(key) != found.get(key))
         raise _WeightsError(
             f"{path} does not fit {CONFIG_FILE}: {len(different)} tensors are missing, unexpected "
             f"or of another shape, such as {different[0]!r}"

@@ -143,7 +143,7 @@ def _parts(model: Model) -> Iterator[tuple[str, str, int]]:
         yield "token_embed", f"embedding {model.config.embedding}", _count(model.token_embed)
     yield "positions", f"{config.pos_embed} positions", own
     for index, block in enumerate(model.blocks):
-        attention = f"{config.attention}, {config.num_heads} heads"
+        attention = f"{block.attn.attention}, {config.num_heads} heads"
         yield f"blocks.{index}.attn", attention, _count(block.norm1, block.attn, block.ls1)
         mlp = f"MLP, {config.mlp_features} hidden"
         yield f"blocks.{index}.mlp", mlp, _count(block.norm2, block.mlp, block.ls2)

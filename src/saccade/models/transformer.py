@@ -37,16 +37,19 @@ def build_block(config: TransformerConfig, index: int) -> Block:
     """Build block `index` of a model."""
     window = config.window if isinstance(config, ViTConfig) else None
     shifted = isinstance(config, ViTConfig) and config.shifted and index % 2 == 1
+    is_softmax = index in config.softmax_blocks
+    value_conv = config.value_conv if isinstance(config, ViTConfig) and not is_softmax else None
     attn = MultiHeadAttention(
         config.embed_dim,
         config.num_heads,
-        config.attention,
+        "softmax" if is_softmax else config.attention,
         head_dim=config.head_dim,
         qkv_bias=config.qkv_bias,
         attn_drop=config.attn_drop_rate,
         proj_drop=config.proj_drop_rate,
         window=window,
         shifted=shifted,
+        value_conv=value_conv,
         attention_options=_attention_options(config, index),
     )
     mlp = Mlp(
@@ -62,6 +65,8 @@ def build_block(config: TransformerConfig, index: int) -> Block:
 
 def _attention_options(config: TransformerConfig, index: int) -> dict[str, Any]:
     """Attention options of block `index`, with its own seed for random features."""
+    if index in config.softmax_blocks:
+        return {}
     options = dict(config.attention_options)
     if config.feature_seed is not None and "feature_seed" in ATTENTIONS[config.attention].options:
         options.setdefault("feature_seed", config.feature_seed + index)
@@ -390,11 +395,17 @@ class Transformer(HubModel):
     @property
     def N0(self) -> int:  # noqa: N802 - the paper's name
         """Number of tokens, with the class token, above which the efficient Taylor form runs."""
-        return self.blocks[0].attn.N0
+        return self._with_attention()[0].N0
 
     @N0.setter
     def N0(self, tokens: int) -> None:  # noqa: N802
-        for block in self.blocks:
-            block.attn.N0 = tokens
+        for attn in self._with_attention():
+            attn.N0 = tokens
         options = {**self.config.attention_options, "N0": self.N0}
         self.config = replace(self.config, attention_options=options)
+
+    def _with_attention(self) -> list[MultiHeadAttention]:
+        """The layers that have `config.attention`; all if `softmax_blocks` names every block."""
+        kept = self.config.softmax_blocks
+        layers = [block.attn for i, block in enumerate(self.blocks) if i not in kept]
+        return layers or [block.attn for block in self.blocks]

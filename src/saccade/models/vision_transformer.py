@@ -232,7 +232,13 @@ class VisionTransformer(Transformer):
         """
         wanted = self._block_indices(indices)
         self.blocks = self.blocks[: max(wanted) + 1]
-        config = replace(self.config, depth=len(self.blocks), fc_norm=self.config.norm_after_pool)
+        kept = tuple(index for index in self.config.softmax_blocks if index <= max(wanted))
+        config = replace(
+            self.config,
+            depth=len(self.blocks),
+            softmax_blocks=kept,
+            fc_norm=self.config.norm_after_pool,
+        )
         self.config = config
         if prune_head:
             self.reset_classifier(0, "")

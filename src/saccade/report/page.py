@@ -138,6 +138,7 @@ class Page:
         facts: Short names and values shown below the headline.
         series: Color and marker of each group, by label.
         has_figure_files: True if the figures are also written as files, which the page links to.
+        command: The command that made the page.
     """
 
     title: str
@@ -146,6 +147,7 @@ class Page:
     sections: Sequence[Section]
     series: Mapping[str, Series]
     has_figure_files: bool = True
+    command: str = "saccade report"
 
     @property
     def tables(self) -> list[Table]:

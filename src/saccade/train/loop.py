@@ -13,6 +13,7 @@ from signal import SIGINT
 from typing import Any, cast
 
 import torch
+from torch import nn
 
 from saccade.config import Config
 from saccade.data import Loader, Split, Splits, make_loader
@@ -89,11 +90,14 @@ class Trainer:
         self.attention = network.config.attention  # type: ignore[union-attr]
         self.flops = sum(count_flops(cast(VisionTransformer, network)).values())
         self.parameters = sum(p.numel() for p in network.parameters())
-        self.stepper = Stepper(network, config, ranks)
+        self.stepper = self._make_stepper(network)
         self.at = checkpoint.Position()
         self.best: Weights | None = None
         self._clock = time.perf_counter()
         self._saved_step = -1
+
+    def _make_stepper(self, network: nn.Module) -> Stepper:
+        return Stepper(network, self.config, self.ranks)
 
     def resume(self, saved: Checkpoint) -> None:
         """Restore the state saved in a checkpoint; the run folder is not changed."""

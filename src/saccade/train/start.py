@@ -114,7 +114,8 @@ def train(
     resume: bool = False,
     quiet: bool = False,
     on_epoch: EpochWatcher | None = None,
-    initial: str | Path | None = None,
+    initial: str | Path | InitialWeights | None = None,
+    make_trainer: Callable[..., Trainer] = Trainer,
 ) -> dict[str, Any]:
     """Train one model and write its run folder.
 
@@ -129,6 +130,7 @@ def train(
             written. It may raise `Stopped` to end the run.
         initial: A safetensors file with initial weights. Tensors that match in name and shape are
             copied; the others are initialized as usual. `initial.json` lists both.
+        make_trainer: Makes the trainer from the arguments of `Trainer`.
 
     Returns:
         The summary, as in `summary.json`.
@@ -157,15 +159,17 @@ def train(
             partial(load_training_data, config, run), _too_little_memory
         )
         with stop_signals() as stop:
-            make = partial(Trainer, config, splits, run=run, ranks=ranks, reporter=reporter)
+            make = partial(make_trainer, config, splits, run=run, ranks=ranks, reporter=reporter)
             trainer = build_trainer(partial(make, stop=stop, on_epoch=on_epoch, initial=weights))
             # Created only after the model is built, so that a misspelled name leaves no folder.
             start = run_on_main(ranks, run, lambda: _prepare(run, config, inspect, held))
             return report_finished(start, reporter) if start.summary else _train(trainer, start)
 
 
-def _read_initial(path: str | Path | None) -> InitialWeights | None:
-    return InitialWeights.read(path) if path is not None else None
+def _read_initial(given: str | Path | InitialWeights | None) -> InitialWeights | None:
+    if given is None or isinstance(given, InitialWeights):
+        return given
+    return InitialWeights.read(given)
 
 
 def run_on_main(ranks: Ranks, run: RunFolder, act: Callable[[], T]) -> T:

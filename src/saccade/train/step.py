@@ -70,11 +70,14 @@ class Stepper:
         self.counts = torch.zeros(2, dtype=torch.int64, device=ranks.device)
         self._number = torch.zeros((), dtype=torch.int64, device=ranks.device)
         self._share = torch.zeros((), device=ranks.device)
-        self._take: Callable[[Batch], Tensor] = self._step
+        self._take: Callable[[Batch], Tensor]
         if ranks.device.type == "cuda" and not self.sharded:
             make_capturable(self.optimizers, ranks.device)
-        if self._can_capture():
-            self._take = CudaGraphStep(self._step)
+        self.renew_capture()
+
+    def renew_capture(self) -> None:
+        """Capture the following steps as a new CUDA graph, where steps are captured at all."""
+        self._take = CudaGraphStep(self._step) if self._can_capture() else self._step
 
     def set_totals(self, loss_sum: float, correct: int, seen: int) -> None:
         """Set the sums of this process for the current epoch."""
@@ -170,18 +173,28 @@ class Stepper:
         losses: list[Tensor] = []
         for number, (images, targets, valid) in enumerate(chunks):
             with self.ranks.syncing(self.model, now=number == len(chunks) - 1):
-                with torch.autocast(
-                    self.ranks.device.type, self.autocast, enabled=self.autocast is not None
-                ):
-                    logits = model(images)  # (B, K)
-                smoothing = self.config.train.label_smoothing
-                part = masked_loss(logits, targets, valid, smoothing) / batch.count
+                logits, total = self.objective(model, images, targets, valid)
+                part = total / batch.count
                 self.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
             losses.append(part.detach())
             self._count(logits.detach(), targets, valid)
         loss = reduce(torch.add, losses)
         self.loss_sum.add_(loss, alpha=batch.count)
         return loss
+
+    def objective(
+        self, model: nn.Module, images: Tensor, targets: Tensor, valid: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Logits (B, K), and the sum of the losses of the valid rows."""
+        with self.autocasting():
+            logits = model(images)
+        return logits, masked_loss(logits, targets, valid, self.config.train.label_smoothing)
+
+    def autocasting(self) -> torch.autocast:
+        """The context of a forward pass in the precision of the run."""
+        return torch.autocast(
+            self.ranks.device.type, self.autocast, enabled=self.autocast is not None
+        )
 
     def _count(self, logits: Tensor, targets: Tensor, valid: Tensor) -> None:
         classes = targets if targets.ndim == 1 else targets.argmax(1)

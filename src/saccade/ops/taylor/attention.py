@@ -3,7 +3,8 @@
     o_i = sum_j w_ij v_j / sum_j w_ij,   w_ij = c + b s_ij + a s_ij^2,   s_ij = scale q_i.k_j
 
 (arXiv:2403.02920.) `direct` takes 4 N^2 D FLOPs a head, `efficient` 4 N F (D+1) with
-F = D(D+1)/2 + D + 1; both need memory linear in N and agree to rounding.
+F = D(D+1)/2 + D + 1; both need memory linear in N and agree to rounding. `center_keys` replaces
+k_j by k_j - mean_j k_j.
 """
 
 from math import inf
@@ -27,6 +28,7 @@ from saccade.ops.arguments import (
     select_queries,
 )
 from saccade.ops.backends import fused_obstacle, is_plain, is_transformed, takes_fused
+from saccade.ops.centering import centered_keys
 from saccade.ops.taylor.choice import choose, crossover
 from saccade.ops.taylor.composed import direct_composed, efficient_composed
 from saccade.ops.taylor.direct import direct
@@ -57,6 +59,7 @@ def taylor_attention(
     scale: float | None = None,
     coefficients: Coefficients = EXPONENTIAL,
     key_mask: Tensor | None = None,
+    center_keys: bool = False,
     algorithm: Algorithm = "auto",
     backend: Backend = "auto",
 ) -> Tensor:
@@ -69,6 +72,8 @@ def taylor_attention(
         scale: Factor of the scores s = scale q.k; 1/sqrt(D) by default.
         coefficients: (a, b, c) of c + b s + a s^2, with a > 0 and c >= b^2 / 4a.
         key_mask: (B, S), True = attend. A sample that masks every key gets 0.
+        center_keys: Subtract the mean of the attended keys from the keys. Softmax would not change
+            by it; these weights come nearer to softmax.
         algorithm: `direct`, `efficient`, or `auto`, which follows `explain_choice`.
         backend: `torch`, `triton` (fused), or `auto`, the best there is.
 
@@ -79,6 +84,7 @@ def taylor_attention(
     check_qkv(q, k, v)
     check_key_mask(key_mask, k)
     check_coefficients(coefficients)
+    k = centered_keys(k, key_mask) if center_keys else k
     return _attend(
         q, k, v, None, resolve_scale(scale, q.shape[-1]), coefficients, key_mask, algorithm, backend
     )
@@ -92,6 +98,7 @@ def taylorshift_attention(
     *,
     coefficients: Coefficients = EXPONENTIAL,
     key_mask: Tensor | None = None,
+    center_keys: bool = False,
     normalize_output: bool = False,
     algorithm: Algorithm = "auto",
     backend: Backend = "auto",
@@ -105,6 +112,7 @@ def taylorshift_attention(
         temperature: (H,), a factor of the scores for each head.
         coefficients: As in `taylor_attention`.
         key_mask: As in `taylor_attention`.
+        center_keys: As in `taylor_attention`, before keys are divided by their length.
         normalize_output: Multiply by sqrt(N / D), N the number of keys attended to.
         algorithm: As in `taylor_attention`.
         backend: As in `taylor_attention`; fused, scores are never written to memory, and unit rows
@@ -121,6 +129,7 @@ def taylorshift_attention(
             f"temperature has shape {tuple(temperature.shape)}; expected ({q.shape[1]},), "
             "one for each head"
         )
+    k = centered_keys(k, key_mask) if center_keys else k
     return _attend(
         q, k, v, temperature, 1.0, coefficients, key_mask, algorithm, backend, normalize_output
     )
@@ -269,6 +278,7 @@ def taylor_weights(
     scale: float | None = None,
     coefficients: Coefficients = EXPONENTIAL,
     key_mask: Tensor | None = None,
+    center_keys: bool = False,
     queries: Tensor | slice | None = None,
 ) -> Tensor:
     """The weights of chosen queries, (B, H, Q, S), rows summing to one."""
@@ -276,6 +286,7 @@ def taylor_weights(
     check_key_mask(key_mask, k)
     a, b, c = check_coefficients(coefficients)
     dtype = compute_dtype(q.dtype)
+    k = centered_keys(k, key_mask) if center_keys else k
     chosen = select_queries(q, queries).to(dtype) * resolve_scale(scale, q.shape[-1])
     keys = k.to(dtype)
     if key_mask is not None:

@@ -4,7 +4,8 @@
     o_i  = sum_j w_ij v_j
 
 With (a, b, c) = (1/2, 1, 1) the numerator is the Taylor polynomial of exp at 0, of order 2
-(TaylorShift, arXiv:2403.02920). A row without any key to attend to has output 0.
+(TaylorShift, arXiv:2403.02920). `center_keys` replaces k_j by k_j - mean_j k_j, the mean over the
+keys that are attended to. A row without any key to attend to has output 0.
 """
 
 import torch
@@ -22,9 +23,14 @@ def taylor_weights_reference(
     scale: float,
     coefficients: Coefficients = (0.5, 1.0, 1.0),
     key_mask: Tensor | None = None,
+    center_keys: bool = False,
 ) -> Tensor:
     """The row-stochastic map (B, H, N, N)."""
     a, b, c = coefficients
+    if center_keys:
+        kept = torch.ones_like(k[:, 0, :, 0]) if key_mask is None else key_mask.to(k.dtype)
+        total = torch.einsum("bj,bhjd->bhd", kept, k)
+        k = k - (total / kept.sum(dim=-1).clamp(min=1)[:, None, None]).unsqueeze(2)
     s = scale * torch.einsum("bhid,bhjd->bhij", q, k)
     w = c + b * s + a * s**2
     if key_mask is not None:
@@ -41,7 +47,10 @@ def taylor_attention_reference(
     scale: float,
     coefficients: Coefficients = (0.5, 1.0, 1.0),
     key_mask: Tensor | None = None,
+    center_keys: bool = False,
 ) -> Tensor:
     """The output (B, H, N, E)."""
-    w = taylor_weights_reference(q, k, scale=scale, coefficients=coefficients, key_mask=key_mask)
+    w = taylor_weights_reference(
+        q, k, scale=scale, coefficients=coefficients, key_mask=key_mask, center_keys=center_keys
+    )
     return torch.einsum("bhij,bhje->bhie", w, v)

@@ -219,11 +219,7 @@ class ComparisonFolder:
     def _create(self, plan: Plan) -> None:
         make_folder(self.path)
         self._write_base(plan)
-        text = (
-            json.dumps(sealed(_study(plan)), indent=2)
-            + "\
-"
-        )
+        text = json.dumps(sealed(_study(plan)), indent=2) + "\n"
         write_new(self.path / "study.json", text)
 
     def _write_base(self, plan: Plan) -> None:

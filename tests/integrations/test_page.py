@@ -1,0 +1,28 @@
+"""The snippets of docs/integrations.md run, and their comments are true."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
+STARTS = "('{["
+COMMENTED = re.compile(r"^(\S.*?)  # (\S.*)$", flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("code", SNIPPETS, ids=range(len(SNIPPETS)))
+def test_snippets_run(code):
+    names = {}
+    exec(compile(code, PAGE.name, "exec"), names)
+    for expression, said in COMMENTED.findall(code):
+        if said[0] in STARTS:
+            value = re.match(r"\(.*?\)|'.*?'|\{.*?\}|\[.*?\]", said)[0]
+            found = eval(expression, names)
+            assert (list(found) if value[0] == "[" else found) == eval(value)
+
+
+def test_there_are_snippets_with_comments():
+    said = [s for code in SNIPPETS for _, s in COMMENTED.findall(code)]
+    assert len(SNIPPETS) == 4
+    assert sum(s[0] in STARTS for s in said) == 4
