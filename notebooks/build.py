@@ -15,6 +15,7 @@ the picture of a cell.
 import argparse
 import base64
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
