@@ -29,7 +29,7 @@ torch.testing.assert_close(core(q, k, v), by_hand)
 layer.N0 = -1  # linear time at every length; 2**64 would mean never
 torch.testing.assert_close(core(q, k, v), by_hand)
 
-# %% tags=["picture"] alt="how the length of the output falls with the number of tokens without the factor, and stays constant with it"
+# %% tags=["picture"] alt="how the length of the output falls with the number of tokens without the factor, and hardly changes with it"
 import matplotlib.pyplot as plt
 
 from saccade.ops.taylor import taylor_weights
