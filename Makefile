@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup check format test test-slow chaos bench run clean
+.PHONY: setup check format test test-slow chaos bench run notebooks docs dist clean
 
 setup: $(READY)
 
@@ -41,5 +41,17 @@ run: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/saccade compare digits-quick --attention softmax,taylorshift,performer \
 		--seeds 2 --jobs 2 --out runs/digits-$$(date +%Y%m%d-%H%M%S)
 
+# Executes what has changed, and rewrites the pages that are made from code.
+notebooks: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python notebooks/build.py
+	$(BIN)/python docs/reference.py
+
+docs: $(READY)
+	$(BIN)/python docs/make_site.py
+
+# PYTHONS: further interpreters to install the wheel with, such as "python3.12 python3.13"
+dist: $(READY)
+	$(BIN)/python packaging/dist.py $(PYTHONS)
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -312,9 +312,9 @@ print(sum(parameter.numel() for parameter in model.parameters()))  # 119098
 {rows}
 
 The recipe trains on all training images, without augmentation, and evaluates the last weights on
-the test set. The model has no norm after its last block (`final_norm=False`), the GELU with tanh and
-a LayerNorm eps of 1e-5, as the guide's has. [published.md](../published.md#vit-from-scratch) lists
-the differences of the named variant `vit_micro_patch4_32`.
+the test set. The model has no norm after its last block (`final_norm=False`), the GELU with tanh
+and a LayerNorm eps of 1e-5, as the guide's has. [published.md](../published.md#vit-from-scratch)
+lists the differences of the named variant `vit_micro_patch4_32`.
 """
 
 
