@@ -124,8 +124,7 @@ def render(stem: str, notebook: Notebook) -> tuple[str, dict[str, bytes]]:
     page = page_path(stem)
     pictures: dict[str, bytes] = {}
     notice = f"<!-- Generated from notebooks/{stem}.py by notebooks/build.py. Do not edit. -->"
-    link = f"[Open as a notebook](../../notebooks/{stem}.ipynb)"
-    parts = [notice, notebook.cells[0].source, link]
+    parts = [notice, *_blocks(notebook.cells[0], page, pictures)]
     cells = notebook.cells[2:]
     for is_answer, group in groupby(
         cells, key=lambda cell: "answer" in cell.metadata.get("tags", ())
@@ -164,6 +163,7 @@ def with_neighbours(text: str, stem: str, titles: dict[str, str]) -> str:
         )
         if name is not None
     ]
+    links.append(f"[This page as a notebook](../../notebooks/{stem}.ipynb)")
     return f"{text}\n---\n\n{' · '.join(links)}\n"
 
 
