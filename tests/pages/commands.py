@@ -58,6 +58,16 @@ def commands(page: Path, languages: tuple[str, ...] | None = None) -> list[Comma
     return found
 
 
+INLINE = re.compile(r"`(saccade [a-z][^`]*)`")
+
+
+def inline_commands(page: Path) -> list[Command]:
+    """The commands in the sentences of a page; they may have placeholders in capitals."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    lines = (split(" ".join(line.split())) for line in INLINE.findall(text))
+    return [Command(str(page.relative_to(ROOT)), tuple(words[1:])) for words in lines if words[2:]]
+
+
 def split(line: str) -> list[str]:
     """The words of a line, without its comment; empty if it is not a command line."""
     try:

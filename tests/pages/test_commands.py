@@ -11,7 +11,15 @@ from typer.main import get_command
 from saccade import cli
 from saccade.config import DataConfig, list_recipes, load_config
 from saccade.data import load_splits
-from tests.pages.commands import ROOT, Command, commands, pages, run, small
+from tests.pages.commands import (
+    ROOT,
+    Command,
+    commands,
+    inline_commands,
+    pages,
+    run,
+    small,
+)
 from tests.waiting import PATIENCE_S
 
 ALL = [command for page in pages() for command in commands(page)]
@@ -48,6 +56,17 @@ def test_a_command_of_the_pages_exists(command):
     known = recipe if recipe in list_recipes() else "digits-quick"
     if command.name in ("train", "compare", "tune"):
         load_config(known, overrides)
+
+
+INLINE = [command for page in pages() for command in inline_commands(page)]
+
+
+@pytest.mark.parametrize("command", dict.fromkeys(INLINE), ids=str)
+def test_a_command_in_a_sentence_exists(command):
+    assert command.name in cli.COMMANDS, "no such command"
+    flags = {word.partition("=")[0] for word in command.words if word.startswith("--")}
+    known = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    assert {flag for flag in flags if f"{flag} " not in known and f"{flag}\n" not in known} == set()
 
 
 @pytest.mark.parametrize(
