@@ -92,7 +92,17 @@ def digits_as_files(folder: Path) -> None:
             image.save(folder / name / f"{number}.png")
 
 
-@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+STUDIES = ("resume", "compare-fairly", "tune-a-recipe")
+"""Guides that train several models in processes of their own."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] * (page.stem in STUDIES), id=page.stem)
+        for page in GUIDES
+    ],
+)
 def test_the_commands_of_a_guide_run_in_their_order(page, tmp_path):
     digits_as_files(tmp_path / "my-images")
     lines = [small(command) for command in commands(page, ("sh",))]
