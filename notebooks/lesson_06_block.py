@@ -15,7 +15,7 @@
 #
 # **Residual.** The output is added to the input. A block does not replace a token; it corrects it.
 #
-# **MLP.** A linear layer to four times the width, a curve called GELU, a linear layer back.
+# **MLP.** A linear layer to two or four times the width, a curve called GELU, a linear layer back.
 
 # %%
 import math

@@ -80,9 +80,7 @@ found = {
     f"FAVOR+, {num_features(D)} features": [],
 }
 for n in counts:
-    keys = (
-        torch.nn.functional.normalize(torch.randn(1, 1, n, D), dim=-1) * 8
-    )  # a key's own score is 16
+    keys = 8 * torch.nn.functional.normalize(torch.randn(1, 1, n, D), dim=-1)  # own score: 16
     values = torch.randn(n, D)
     phi = favor_softmax(keys, w, is_query=True), favor_softmax(keys, w, is_query=False)
     random_rows = (phi[0] @ phi[1].mT)[0, 0]
@@ -117,6 +115,10 @@ right.legend()
 plt.show()
 
 # %% [markdown]
+# Softmax finds every value again. The others fail long before the number of pairs reaches the number
+# of features. Taylor suffers twice: where a score is far below -1, its parabola is high again, and a
+# key that points the other way disturbs the answer.
+#
 # For language models this has been studied with care. Most of the difference in quality between
 # attention and its cheaper relatives is explained by recall: finding a word again that appeared
 # earlier (arXiv:2312.04927). More features help, and so does a mixture of linear layers with a few
