@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup check format test test-slow test-browser test-cluster chaos bench run clean
+.PHONY: setup check format test test-slow test-browser test-cluster chaos bench run notebooks docs dist clean
 
 setup: $(READY)
 
@@ -57,5 +57,17 @@ run: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/saccade compare digits-quick --attention softmax,taylorshift,performer \
 		--seeds 2 --jobs 2 --out runs/digits-$$(date +%Y%m%d-%H%M%S)
 
+# Executes what has changed, and rewrites the pages that are made from code.
+notebooks: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python notebooks/build.py
+	$(BIN)/python docs/reference.py
+
+docs: $(READY)
+	$(BIN)/python docs/make_site.py
+
+# PYTHONS: further interpreters to install the wheel with, such as "python3.12 python3.13"
+dist: $(READY)
+	$(BIN)/python packaging/dist.py $(PYTHONS)
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

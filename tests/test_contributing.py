@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 STEP = re.compile(r"<!-- (.+?) -->\n```(\w*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
-COPIED = ("src", "tests", "docs", "benchmarks", "results", "examples")
+COPIED = ("src", "tests", "docs", "notebooks", "packaging", "benchmarks", "results", "examples")
 PATIENCE_S = 3600
 EDITS = ("create", "append to", "add to")
 SHORT = {

@@ -70,18 +70,22 @@ class DataConfig(Section):
     """The data set and its splits.
 
     Attributes:
+        name: Name of the data set: `saccade list datasets`.
         root: Folder of the data; default: the user's cache.
+        image_size: Side to which images of `folder`, `shapes` and `hf:` sets are resized.
         val_fraction: Fraction of the training set held out for validation; 0 trains on all of it.
             A folder with both `val/` and `test/` is validated on its `val/`.
         split_seed: Seed of the validation split. It is separate from `run.seed`, so that runs with
             different seeds share one split.
         num_train: Maximum number of training images, validation images included.
+        num_test: Maximum number of test images.
         resident_gib: A Hub data set is kept in memory if its decoded images fit into this size;
             a larger one is streamed in every epoch.
         buffer_mib: Size of the shuffle buffer of encoded images, per process, when streaming.
         folds: Number of stratified parts for cross-validation of the training set. `split_seed`
             determines the parts.
         fold: Index of the part that replaces the test set and is not trained on.
+        workers: Processes that read image files; sets in memory need none.
         on_bad_image: `fail` stops at an unreadable image. `skip` leaves it out of the loss and of
             the accuracy.
         max_bad_images: Maximum number of skipped images in a split.
@@ -122,7 +126,13 @@ class AugmentConfig(Section):
     """Augmentation of training images. All of it is off by default.
 
     Attributes:
+        crop_padding: Largest shift of an image in pixels.
+        flip: Mirror half of the images.
         erase: Side of the erased square in pixels.
+        erase_probability: Probability that a square is erased.
+        policy: `trivial` is TrivialAugment (wide), `rand` is RandAugment.
+        rand_ops: Operations of RandAugment for each image.
+        rand_magnitude: Strength of RandAugment.
         mixup: Alpha of mixup's Beta distribution.
         cutmix: Alpha of cutmix's Beta distribution. If both are set, one is chosen per image.
         mix_probability: Probability that an image is mixed.
@@ -155,14 +165,24 @@ class OptimConfig(Section):
     """Optimizer and learning-rate schedule.
 
     Attributes:
+        name: Optimizer.
+        lr: Highest learning rate.
         weight_decay: Decoupled for adamw, lion and muon. It is not applied to biases, norms,
             positions and tokens.
+        betas: Decay of the averages of adamw, adam and lion.
+        eps: Added to the denominator of adamw and adam.
         momentum: Momentum of sgd and muon.
+        nesterov: Nesterov's form of momentum, for sgd and muon.
+        muon_lr: Learning rate of muon for hidden matrices; the other parameters use `lr`.
         schedule: `one_cycle` rises for `warmup_epochs` (30 % of the run if that is 0), then falls
             to the end. The other schedules start with `warmup_epochs` of linear warm-up.
+        warmup_epochs: Epochs over which the learning rate rises from 0.
         min_lr_ratio: Final learning rate as a fraction of `lr`.
+        step_epochs: Epochs between the steps of `step`.
+        step_gamma: Factor of the learning rate at each step of `step`.
+        plateau_patience: Epochs without improvement before `plateau` lowers the learning rate.
+        plateau_factor: Factor of the learning rate when it is lowered.
         clip_norm: Maximum gradient norm; null disables clipping.
-        muon_lr: Learning rate of muon for hidden matrices; the other parameters use `lr`.
     """
 
     name: Literal["adamw", "sgd", "adam", "lion", "muon"] = "adamw"
@@ -193,18 +213,26 @@ class TrainConfig(Section):
     """Length, batch size, precision and devices of the training.
 
     Attributes:
+        epochs: Passes over the training images.
         batch_size: Images per optimizer step, over all ranks and accumulation steps. An epoch has
             full batches only. The remaining images are dropped; they differ from epoch to epoch.
             A training set smaller than one batch is one step.
+        eval_batch_size: Images per step of an evaluation.
         accumulation: Number of micro-batches per rank and step.
+        precision: Number format of the forward and backward pass; weights stay in fp32.
         ema_decay: Decay of an exponential moving average of the weights. If set, the average is
             evaluated.
+        label_smoothing: Share of each target that is spread over all classes.
         early_stopping_patience: Epochs without a better validation accuracy before stopping.
         compile: Compile stem, blocks and head separately with torch.compile; on a GPU, also the
             preparation of batches.
         cuda_graph: On a single GPU, record a training step as a CUDA graph and replay it, which
             removes launch overhead. Steps in float16 or with `grad_checkpointing` are not recorded.
+        grad_checkpointing: Recompute blocks in the backward pass, which saves memory.
+        deterministic: Use only operations that repeat bit for bit on a GPU.
         evaluate_with: Weights for the test set: the best on validation, or the last.
+        device: `auto` takes a GPU if there is one.
+        strategy: How several processes share the model: copies (`ddp`) or parts (`fsdp`).
     """
 
     epochs: Count = 10
@@ -237,7 +265,9 @@ class RunConfig(Section):
     """Seed, checkpoints and logs.
 
     Attributes:
+        seed: Seed of initial weights, order and augmentation.
         checkpoint_every_steps: Steps between additional checkpoints within an epoch.
+        checkpoint_every_epochs: Epochs between checkpoints.
         keep_last: Number of newest checkpoints to keep.
         log_every_steps: Steps between logged losses; reading the loss synchronizes the device.
         trackers: Trackers that receive the metrics besides `metrics.jsonl`. They need the extra
@@ -323,6 +353,8 @@ class TuneConfig(Section):
     """Settings of `saccade tune`.
 
     Attributes:
+        sampler: How trials are drawn.
+        pruner: How trials that do badly are ended early.
         startup_trials: Number of random trials at the start; they are not pruned.
         warmup_epochs: Epochs of a trial before it can be pruned.
     """
