@@ -7,7 +7,7 @@ from saccade.lazy import lazy_names
 if TYPE_CHECKING:
     from saccade.train.build import build_model, load_model
     from saccade.train.evaluation import Evaluation, evaluate
-    from saccade.train.start import train
+    from saccade.train.run import train
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -20,7 +20,7 @@ else:
                 "Evaluation",
                 "evaluate",
             ),
-            "start": ("train",),
+            "run": ("train",),
         },
     )
 

@@ -11,19 +11,13 @@ from typing import Any
 from saccade.config import Config
 from saccade.runs import RunFolder
 from saccade.train.distributed import connect
+from saccade.train.failures import before_training, run_on_main, translate_errors
 from saccade.train.loop import Trainer
 from saccade.train.progress import choose_reporter
+from saccade.train.run import report_cost
 from saccade.train.run_data import load_training_data
 from saccade.train.signals import StopRequest
-from saccade.train.start import (
-    Start,
-    build_trainer,
-    inspect_folder,
-    report_cost,
-    report_finished,
-    run_on_main,
-    translate_errors,
-)
+from saccade.train.start import Start, inspect_folder, report_finished
 from saccade.train.torch_flags import set_up_machine
 
 __all__ = ["dry_run"]
@@ -60,7 +54,7 @@ def dry_run(
         if start.summary:
             return report_finished(start, reporter)
         make = partial(Trainer, config, load_training_data(config, run), run=run, ranks=ranks)
-        trainer = build_trainer(partial(make, reporter=reporter, stop=StopRequest()))
+        trainer = before_training(partial(make, reporter=reporter, stop=StopRequest()))
         if out is not None:
             run_on_main(ranks, run, lambda: run.check_writable(config))
         if start.checkpoint is not None:
