@@ -30,6 +30,9 @@ API = (
     "saccade.config",
     "saccade.train",
     "saccade.explain",
+    "saccade.export",
+    "saccade.integrations",
+    "saccade.convert",
     "saccade.runs",
     "saccade.compat",
 )
@@ -153,6 +156,11 @@ def cli_page() -> str:
         for inner, subcommand in sorted(getattr(command, "commands", {}).items()):
             full = f"saccade {name} {inner}"
             parts.append(f"### `{full}`\n\n{_help(subcommand, full)}")
+        for (outer, inner), nested in cli.NESTED.items():
+            if outer == name:
+                group: Any = get_command(importlib.import_module(f"saccade.cli.{nested}").app)
+                full = f"saccade {outer} {inner}"
+                parts.append(f"### `{full}`\n\n{_help(group.commands[inner], full)}")
     return "\n".join(parts)
 
 

@@ -56,18 +56,23 @@ def quick_start(readme: str) -> tuple[list[str], list[str]]:
     return snippets, [line for line in commands if line.startswith("saccade ")]
 
 
+def can_end(command: str) -> bool:
+    """False for a server, which runs until it is stopped."""
+    return command.split()[1] != "serve"
+
+
 def try_wheel(wheel: Path, python: str, folder: Path) -> None:
     """Install the wheel in a new environment and run the quick start in an empty folder."""
     programs = new_environment(python, folder / "env")
     run(programs / "pip", "install", "-q", "-c", CONSTRAINTS, "torch")
-    run(programs / "pip", "install", "-q", "-c", CONSTRAINTS, wheel)
+    run(programs / "pip", "install", "-q", "-c", CONSTRAINTS, f"{wheel}[export]")
     empty = folder / "empty"
     empty.mkdir()
     snippets, commands = quick_start((ROOT / "README.md").read_text(encoding="utf-8"))
     for snippet in snippets:
         run(programs / "python", "-c", snippet, cwd=empty)
     run(programs / "python", "-c", f"import saccade; assert {str(ROOT)!r} not in saccade.__file__")
-    for command in commands:
+    for command in filter(can_end, commands):
         name, *words = command.split()
         run(programs / name, *words, cwd=empty)
 

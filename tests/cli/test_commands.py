@@ -75,7 +75,7 @@ def test_every_command_is_listed(saccade: Saccade) -> None:
         ("compare --hidden-size 8", "did you mean 'model.overrides.embed_dim=VALUE'? (see `sacc"),
         ("train --recipe x", "unknown option '--recipe' (see `saccade train --help`)"),
         ("bench model --z", "unknown option '--z' (see `saccade bench model --help`)"),
-        ("evaluate", "RUN is needed: a run folder, or a folder of save_pretrained (see `saccade"),
+        ("evaluate", "RUN is needed: a run folder, a folder of save_pretrained"),
         ("evaluate x y z", "got unexpected extra argument(s) (y z) (see `saccade evaluate --help`"),
         ("evaluate x --split", "option '--split' requires an argument: train, val or test (see `"),
         (

@@ -16,7 +16,9 @@ _counting = False
 
 
 def _note(event: str, arguments: tuple[object, ...]) -> None:
-    if _counting and event == "open" and str(arguments[0]).endswith(".safetensors"):
+    if not _counting or event != "open" or arguments[1] is None:  # `os.open` of an opener
+        return
+    if str(arguments[0]).endswith(".safetensors"):
         _opened.append(str(arguments[0]))
 
 

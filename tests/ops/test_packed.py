@@ -99,7 +99,17 @@ def test_taylorshift_is_as_good_as_plain_torch(shape):
 
 
 def test_taylorshift_gives_what_it_gives_of_q_k_and_v():
-    qkv, temperature = draw_shift(1, (2, 48, 3, 16))
+    """The gradient of a temperature sums terms of both signs, so its rounding is larger."""
+    draws = [packed_and_apart(seed) for seed in range(1, 7)]
+    for epsilons, pairs in zip((4, 4, 8), zip(*draws, strict=True), strict=True):
+        errors = sum((one - other).double().square().sum() for one, other in pairs)
+        sizes = sum(other.double().square().sum() for _, other in pairs)
+        assert (errors / sizes).sqrt() < epsilons * torch.finfo(DTYPE).eps
+
+
+def packed_and_apart(seed):
+    """Output and gradients of the packed kernel, each beside those of the usual one."""
+    qkv, temperature = draw_shift(seed, (2, 48, 3, 16))
     together = qkv.to(DEVICE, DTYPE).requires_grad_()
     temperature = temperature.float().to(DEVICE).requires_grad_()
     options = {"normalize_output": True}
@@ -110,13 +120,13 @@ def test_taylorshift_gives_what_it_gives_of_q_k_and_v():
     )
     assert packed.is_contiguous()
     direction = torch.randn_like(packed)
-    for one, other in zip(
-        [packed, *torch.autograd.grad(packed, (together, temperature), direction)],
-        [apart, *torch.autograd.grad(apart, (together, temperature), direction)],
-        strict=True,
-    ):
-        error = (one - other).float().norm() / other.float().norm()
-        assert error < 4 * torch.finfo(DTYPE).eps
+    return list(
+        zip(
+            [packed, *torch.autograd.grad(packed, (together, temperature), direction)],
+            [apart, *torch.autograd.grad(apart, (together, temperature), direction)],
+            strict=True,
+        )
+    )
 
 
 @pytest.mark.parametrize("fused", [fused_softmax, fused_taylor])

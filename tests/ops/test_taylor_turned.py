@@ -54,8 +54,12 @@ def assert_right(normalized, **shape):
         (fused_shift, shift_equation, draw_shift) if normalized else (fused, equation, draw)
     )
     run, make = partial(run, "efficient"), partial(make, **shape)
-    draws = -(-24 // shape["heads"]) if normalized and torch.bfloat16 == DTYPE else 1
     # Of a temperature there is one number a head, whose plain gradient can be exact by luck.
+    draws, heads = 1, shape["heads"]
+    if normalized and torch.bfloat16 == DTYPE:
+        draws = -(-24 // heads)
+    elif normalized and 1 < heads < 5:
+        draws = 8 // heads
     if normalized and draws == shape["heads"] == 1:
         run, exact, make = (
             partial(given_temperature, run),

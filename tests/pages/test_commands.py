@@ -28,7 +28,7 @@ GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 
 def parse(command: Command) -> click.Context:
     """The parsed command line; a flag that does not exist raises."""
-    module = importlib.import_module(f"saccade.cli.{cli.MODULES.get(command.name, command.name)}")
+    module = importlib.import_module(f"saccade.cli.{cli.module_of(command.words)}")
     found, words = get_command(module.app), list(command.words[1:])
     while isinstance(found, click.Group) or hasattr(found, "commands"):
         found = found.commands[words.pop(0)]
@@ -48,7 +48,8 @@ def test_a_command_of_the_pages_exists(command):
     context = parse(command)
     overrides = [
         word
-        for value in context.params.values()
+        for name, value in context.params.items()
+        if name != "slurm"
         for word in (value if isinstance(value, list | tuple) else [])
         if "=" in str(word)
     ]

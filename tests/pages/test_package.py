@@ -59,6 +59,8 @@ def test_the_quick_start_is_that_of_the_readme(monkeypatch):
         "explain",
         "compare",
         "report",
+        "export",
+        "serve",
     ]
 
 

@@ -1,10 +1,12 @@
 """Settings, arguments and folders that a comparison refuses."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from saccade.errors import ConfigError, UnknownNameError
+from saccade.io import sealed
 from saccade.runs import RunFolder
 from saccade.study import compare
 from saccade.study.comparison import ComparisonFolder, Job
@@ -194,7 +196,7 @@ def test_folder_of_a_search_is_refused(tmp_path: Path) -> None:
     plan = tiny_plan(tmp_path)
     folder = ComparisonFolder.start(tmp_path / "study", plan, resume=False)
     study = folder.path / "study.json"
-    study.write_text(study.read_text().replace('"compare"', '"tune"'))
+    study.write_text(json.dumps(sealed({**json.loads(study.read_text()), "kind": "tune"})))
     with pytest.raises(ConfigError, match="not a comparison of version 1: tune"):
         _ = ComparisonFolder.open(folder.path).plan
     study.write_text("{")

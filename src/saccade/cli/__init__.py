@@ -65,6 +65,9 @@ COMMANDS = {
 MODULES = {"list": "list_names"}
 """Sub-commands whose module has another name."""
 
+NESTED = {("compare", "status"): "compare_status"}
+"""Sub-commands of a command that takes arguments itself, and their modules."""
+
 MAX_MESSAGE = 4000
 """Characters of an error message; longer ones are shortened."""
 
@@ -89,7 +92,7 @@ class _LazyGroup(TyperGroup):
                 pretty_exceptions_short=False,
                 rich_markup_mode=None,
             )
-        module = import_module(f"saccade.cli.{_module_of(cmd_name)}")
+        module = import_module(f"saccade.cli.{module_of(sys.argv[sys.argv.index(cmd_name, 1) :])}")
         command = typer.main.get_command(module.app)
         command.name = cmd_name
         return command
@@ -122,12 +125,10 @@ def _is_on_command_line(name: str) -> bool:
     return name in sys.argv[1:]
 
 
-def _module_of(name: str) -> str:
-    """The module of a sub-command; `saccade compare status` has its own."""
-    words = sys.argv[1:]
-    if name == "compare" and words[words.index(name) + 1 :][:1] == ["status"]:
-        return "compare_status"
-    return MODULES.get(name, name)
+def module_of(words: Sequence[str]) -> str:
+    """The module of the command line that begins with these words."""
+    nested = NESTED.get((words[0], words[1])) if len(words) > 1 else None
+    return nested or MODULES.get(words[0], words[0])
 
 
 def _placeholder() -> None:

@@ -21,11 +21,14 @@ EXTRAS = {
     "triton": ("triton",),
     "tune": ("optuna",),
     "timm": ("timm",),
-    "export": ("onnx", "onnxscript", "onnxruntime"),
     "transformers": ("transformers",),
     "track": ("tensorboard", "trackio"),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
     "hub": ("datasets", "pyarrow"),
+    "export": ("onnx", "onnxscript", "onnxruntime"),
     "serve": ("fastapi", "uvicorn"),
+    "cluster": ("submitit", "psycopg"),
 }
 """Optional extras and the modules that each installs."""
 

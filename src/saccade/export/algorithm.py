@@ -13,9 +13,9 @@ from saccade.models.vision_transformer import VisionTransformer
 
 __all__ = ["AlgorithmChoice", "choose_algorithm", "num_tokens", "set_algorithm"]
 
-# Tokens from which the linear graph takes less CPU time than the quadratic one in ONNX Runtime, by
-# head dim: measured for 16, 32 and 64 (docs/log.md), continued by FLOPs to 8 and 128.
-_CROSSOVERS = {8: 96, 16: 288, 32: 960, 64: 3072, 128: 11000}
+# Tokens from which the linear graph is faster than the quadratic one in ONNX Runtime on two threads,
+# by head dim (results/export/, docs/log.md); 128 is extrapolated by FLOPs.
+_CROSSOVERS = {8: 160, 16: 288, 32: 960, 64: 3072, 128: 11000}
 
 
 class AlgorithmChoice(NamedTuple):

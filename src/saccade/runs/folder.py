@@ -13,10 +13,9 @@
     manifest.json       SHA-256 and size of these files, once the run is finished (`manifest.py`)
     checkpoints/step-00000123/   complete or absent: written elsewhere, synced, then renamed
 
-Reading does not import torch. `status.json` is the last file that a run writes, so a run is
-finished if its state is "finished". Files of a finished run are verified against the manifest when
-they are read, those of another run against its newest checkpoint (`descriptions.py`). Each
-checkpoint has its own manifest, which shows whether it is complete and belongs to the run.
+Reading does not import torch. `status.json` is the last file that a run writes. Files are verified
+when they are read: those of a finished run against its manifest, those of another run against its
+newest checkpoint (`descriptions.py`). Each checkpoint has its own manifest.
 """
 
 from __future__ import annotations
