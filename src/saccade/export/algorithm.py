@@ -13,7 +13,7 @@ from saccade.models.vision_transformer import VisionTransformer
 
 __all__ = ["AlgorithmChoice", "choose_algorithm", "num_tokens", "set_algorithm"]
 
-# Tokens from which the linear graph is faster than the quadratic one in ONNX Runtime on two threads,
+# Tokens from which the linear graph is faster than the quadratic one in ONNX Runtime, two threads,
 # by head dim (results/export/, docs/log.md); 128 is extrapolated by FLOPs.
 _CROSSOVERS = {8: 160, 16: 288, 32: 960, 64: 3072, 128: 11000}
 
