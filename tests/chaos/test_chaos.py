@@ -7,7 +7,13 @@ import pytest
 
 from tests.chaos.attacks import ATTACKS, Harness, attack_training
 from tests.chaos.power import cut_power, sizes
+from tests.chaos.tampering import TAMPERING
 from tests.chaos.zygote import Fault, Zygote
+
+
+EVERY = {**ATTACKS, **TAMPERING}
+PLACES = "places without locks or links"
+SHORT = ("chained kills", "power cuts", "disk errors", "signals", "changed results", PLACES)
 
 
 @pytest.fixture(scope="module")
@@ -21,17 +27,17 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     zygote.close()
 
 
-@pytest.mark.parametrize("name", ["chained kills", "power cuts", "disk errors"])
+@pytest.mark.parametrize("name", SHORT)
 def test_nothing_is_lost(harness: Harness, name: str) -> None:
-    outcome = ATTACKS[name](harness, 1)
+    outcome = EVERY[name](harness, 1)
     assert outcome.attempts > 1
     assert outcome.failures == 0, outcome.notes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", EVERY)
 def test_nothing_is_lost_in_long_runs(harness: Harness, name: str) -> None:
-    outcome = ATTACKS[name](harness, 3)
+    outcome = EVERY[name](harness, 3)
     assert outcome.attempts > 1
     assert outcome.failures == 0, outcome.notes
 

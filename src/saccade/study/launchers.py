@@ -7,12 +7,12 @@ uses processes of this machine. `saccade.study.slurm.SlurmLauncher` uses jobs of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from saccade.errors import ConfigError, RunLockedError, UnknownNameError
+from saccade.errors import ConfigError, RunLockedError, UnknownNameError, writing_error
 from saccade.io import locked
 from saccade.study.attempts import Attempts
 from saccade.study.workers import run_workers
@@ -107,11 +107,16 @@ def only_launcher(folder: Path) -> Iterator[None]:
 
     Raises:
         RunLockedError: Another process launches or finishes the work of this study.
+        ConfigError: The folder cannot be written to, or its file system has no locks.
     """
-    try:
-        with locked(folder / ".launcher.lock"):
-            yield
-    except BlockingIOError:
-        raise RunLockedError(
-            f"{str(folder)!r}: another process works on this study; wait until it has ended"
-        ) from None
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(folder / ".launcher.lock"))
+        except BlockingIOError:
+            raise RunLockedError(
+                f"{str(folder)!r}: another process works on this study; wait until it has ended"
+            ) from None
+        except OSError as error:
+            message = f"cannot lock the study in {str(folder)!r}"
+            raise writing_error(message, error, ConfigError) from None
+        yield

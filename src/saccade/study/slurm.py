@@ -206,7 +206,8 @@ class SlurmLauncher:
                 print_line(f"{unit}: {job.death()}; submitting it again")
                 lost.append(unit)
             else:
-                codes.append(job.code)
+                # A cancelled job has no exit code of its own: 143 would say that this command was.
+                codes.append(-signal.SIGTERM if job.state == "CANCELLED" else job.code)
                 if job.state != "COMPLETED":
                     print_line(f"{unit}: {job.death()}; its log is {log_of(task.folder, id_)}")
         if lost:
