@@ -10,7 +10,6 @@ from tests.chaos.power import cut_power, sizes
 from tests.chaos.tampering import TAMPERING
 from tests.chaos.zygote import Fault, Zygote
 
-
 EVERY = {**ATTACKS, **TAMPERING}
 PLACES = "places without locks or links"
 SHORT = ("chained kills", "power cuts", "disk errors", "signals", "changed results", PLACES)
