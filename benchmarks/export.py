@@ -307,7 +307,8 @@ def main() -> None:
     path = RESULTS / f"{NAME}.json"
     found = json.loads(path.read_text()) if path.exists() else {}
     if words.part != "table":
-        found["environment"] = describe_environment(torch.device("cpu")) | {"threads": THREADS}
+        own = {"threads": THREADS, "command": f"python benchmarks/export.py {words.part}"}
+        found["environment"] = describe_environment(torch.device("cpu")) | own
         found["onnxruntime"] = onnxruntime.__version__
         prepare(words.folder, words.run)
         if words.part == "latency":
