@@ -53,6 +53,8 @@ def left_out(folder: ComparisonFolder) -> dict[str, str]:
     return {gap["run"]: gap["reason"] for gap in collect(folder)["left_out"]}
 
 
+# Slow: the worker sometimes blocks after the allocation fails, and then waits for PATIENCE_S.
+@pytest.mark.slow
 def test_models_that_do_not_fit_in_memory_fail_without_a_folder(
     start: Start, tmp_path: Path
 ) -> None:
