@@ -32,18 +32,18 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 from triton.runtime.jit import mangle_type
 
-from saccade.ops.launches import Launch
-from saccade.ops.taylor.triton import problem as taylor_problem
+from saccade.ops._triton.launch import Launch
+from saccade.ops.taylor.triton import shapes
 from saccade.ops.taylor.triton.direct import (
     _run_anywhere,
     _run_backward_anywhere,
     run_direct,
     run_direct_backward,
 )
+from saccade.ops.taylor.triton.direct_whole import is_whole, run_whole, run_whole_backward
 from saccade.ops.taylor.triton.efficient import run_efficient, run_efficient_backward
-from saccade.ops.taylor.triton.problem import Problem, form_of
-from saccade.ops.taylor.triton.sums import row_sums, turned_shares
-from saccade.ops.taylor.triton.whole import is_whole, run_whole, run_whole_backward
+from saccade.ops.taylor.triton.efficient_state import row_sums, turned_shares
+from saccade.ops.taylor.triton.shapes import Problem, form_of
 
 SMALL_KERNELS = (
     "add_parts",
@@ -97,22 +97,28 @@ def compiled(launch: Launch, tensors: tuple[torch.Tensor, ...], arch: int = 90) 
     arguments: list[Any] = [*tensors, *launch.numbers]
     launch.describe(arguments, tensors)
     values = dict(zip(kernel.arg_names, arguments, strict=False)) | constants
-    signature, known, hints = {}, {}, {}
+    signature: dict[str, Any] = {}
+    known: dict[tuple[int, ...], Any] = {}
+    hints: dict[tuple[int, ...], list[list[Any]]] = {}
+
+    def kind_of(value: Any, path: tuple[int, ...], *, is_constexpr: bool = False) -> Any:
+        """What the signature says of an argument, a tuple likewise of what it holds."""
+        if is_constexpr or value is None or (isinstance(value, int) and value == 1):
+            known[path] = value
+            return "constexpr"
+        if isinstance(value, tuple):
+            return tuple(kind_of(each, (*path, i)) for i, each in enumerate(value))
+        if isinstance(value, torch.Tensor) or (isinstance(value, int) and value % 16 == 0):
+            hints[path] = [["tt.divisibility", 16]]
+        if isinstance(value, torch.Tensor):
+            return POINTERS[value.dtype]
+        if isinstance(value, float):
+            return "fp32"
+        return "i32" if isinstance(value, int) else mangle_type(value)
+
     for place, parameter in enumerate(kernel.params):
-        value = values[parameter.name]
-        if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1):
-            signature[parameter.name], known[(place,)] = "constexpr", value
-        elif isinstance(value, torch.Tensor):
-            signature[parameter.name] = POINTERS[value.dtype]
-            hints[(place,)] = [["tt.divisibility", 16]]
-        elif isinstance(value, int):
-            signature[parameter.name] = "i32"
-            if value % 16 == 0:
-                hints[(place,)] = [["tt.divisibility", 16]]
-        elif isinstance(value, float):
-            signature[parameter.name] = "fp32"
-        else:
-            signature[parameter.name] = mangle_type(value)
+        value, is_constexpr = values[parameter.name], parameter.is_constexpr
+        signature[parameter.name] = kind_of(value, (place,), is_constexpr=is_constexpr)
     source = source_class(kernel)(kernel, signature, known, hints)
     result = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=tuning)
     shared, columns = result.metadata.shared, getattr(result.metadata, "tmem_size", None) or 0
@@ -197,7 +203,7 @@ def compile_all(
 
     Launch.__call__ = compile_instead  # type: ignore[method-assign]
     Launch.compile = lambda launch, dtypes: None  # type: ignore[method-assign]
-    taylor_problem.capability = lambda device: divmod(arch, 10)
+    shapes.capability = lambda device: divmod(arch, 10)
     form_of.cache_clear()
     qkv = torch.zeros(1, 2048, 8, 2 * dim + width, dtype=dtype).transpose(1, 2)
     q, k, v = qkv.split([dim, dim, width], dim=-1)

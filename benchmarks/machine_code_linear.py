@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from machine_code import SHARED_LIMIT, MachineCode, compiled
 
-from saccade.ops.launches import Launch
-from saccade.ops.linear.triton import launch as linear_launch
-from saccade.ops.linear.triton import op
+from saccade.ops._triton.launch import Launch
+from saccade.ops.linear.triton import api, shapes
+from saccade.ops.linear.triton import heads as whole_heads
 
 SHAPES = "512,8,65,32,112 16,8,16384,32,112 8,8,16384,64,272"
 
@@ -34,13 +34,14 @@ def compile_all(
         found.append((name, compiled(launch, tensors, arch)))
 
     Launch.__call__ = compile_instead  # type: ignore[method-assign]
-    linear_launch._processors = lambda device: 132
+    for module in (whole_heads, shapes):
+        module.processors = lambda device: 132
     batch, heads, tokens, dim, features = shape
     qkv = torch.zeros(1, 1, 3, heads, dim, dtype=dtype).expand(batch, tokens, -1, -1, -1)
     inputs = (*qkv.permute(2, 0, 3, 1, 4), torch.zeros(features, dim), None)
     numbers = (feature_map, dim**-0.5, 1e-3, 1e-6, "ieee")
-    out, *saved = op._forward.function(*inputs, *numbers)
-    op._backward.function(out, *inputs, out, *saved, *numbers)
+    out, *saved = api._forward.function(*inputs, *numbers)
+    api._backward.function(out, *inputs, out, *saved, *numbers)
     return found
 
 

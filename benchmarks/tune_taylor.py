@@ -4,7 +4,7 @@
                                      [--normalized]
 
 Candidates are compiled by several processes at once, then timed in one (median of repeated runs,
-cache flushed between them). The winners belong into `saccade/ops/taylor/triton/settings.py`.
+cache flushed between them). The winners belong into `saccade/ops/taylor/triton/configs.py`.
 """
 
 import argparse
@@ -18,11 +18,12 @@ from pathlib import Path
 import torch
 import triton
 
-from saccade.ops.taylor.triton import direct, efficient, settings
-from saccade.ops.taylor.triton.problem import Problem, form_of
+from saccade.ops.taylor.triton import configs, direct, efficient, efficient_gradients
+from saccade.ops.taylor.triton.configs import Blocks, blocks_for
+from saccade.ops.taylor.triton.efficient_moments import row_moments
+from saccade.ops.taylor.triton.efficient_state import row_state, row_sums
 from saccade.ops.taylor.triton.rows import quotient_gradients
-from saccade.ops.taylor.triton.settings import Blocks, blocks_for
-from saccade.ops.taylor.triton.sums import row_moments, row_state, row_sums
+from saccade.ops.taylor.triton.shapes import Problem, form_of
 
 ROWS_KERNELS = ("values", "gradients")
 DIRECT_KERNELS = ("direct_forward", "direct_queries", "direct_keys")
@@ -78,7 +79,7 @@ class Runner:
         if self.chosen == (kernel, blocks):
             return
         self.chosen = kernel, blocks
-        settings.blocks_for = lambda name, *rest: (
+        configs.blocks_for = lambda name, *rest: (
             blocks if name == kernel else blocks_for(name, *rest)
         )
         form_of.cache_clear()
@@ -97,11 +98,11 @@ class Runner:
         elif kernel == "narrow_sums":
             row_sums(p)
         elif kernel == "values":
-            values = efficient._values_launch(p.form, True)
+            values = efficient.values_launch(p.form, True)
             sums = (self.state, self.moments, self.out, self.total)
             values(p.q, p.q, p.temperature, p.q, *sums)
         elif kernel == "gradients":
-            efficient._gradient(p, p.q, self.dy, self.dz, self.state, self.moments)
+            efficient_gradients.run_gradient(p, p.q, self.dy, self.dz, self.state, self.moments)
         elif kernel == "direct_forward":
             direct._run_anywhere(p, self.out, keep=True)
         else:
@@ -141,7 +142,7 @@ def main() -> None:
     for dim in map(int, arguments.dims.split(",")):
         for kernel in arguments.kernels.split(","):
             tokens = arguments.direct_tokens if kernel in DIRECT_KERNELS else arguments.tokens
-            if kernel != "narrow_sums" or dim <= settings.ONE_PASS_WIDTH:
+            if kernel != "narrow_sums" or dim <= configs.ONE_PASS_WIDTH:
                 plan += [(dim, tokens, kernel, blocks) for blocks in candidates(kernel, dim)]
     groups: dict[tuple[int, int, int], list[tuple[str, Blocks]]] = {}
     for index, (dim, tokens, kernel, blocks) in enumerate(plan):

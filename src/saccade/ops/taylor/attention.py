@@ -218,8 +218,10 @@ def packed_taylor_attention(
     Returns:
         (B, N, H, D) in the dtype of qkv, or None: go by q, k and v.
     """
+    if qkv.dtype != torch.bfloat16:
+        return None
     q, k, v = qkv.permute(2, 0, 3, 1, 4)
-    if q.dtype != torch.bfloat16 or not _takes_fused(backend, q, v):
+    if not _takes_fused(backend, q, v):
         return None
     from saccade.ops.taylor import triton
 
@@ -260,8 +262,11 @@ def _takes_fused(backend: Backend, q: Tensor, v: Tensor) -> bool:
     Exact float32 products do not use the matrix units; there torch's own products are as fast.
     float16 goes through TF32 products, whose errors on a GPU are not shown to be small enough yet.
     """
-    tf32 = q.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
-    preferred = q.is_cuda and (q.dtype == torch.bfloat16 or tf32)
+    preferred = q.is_cuda and q.dtype == torch.bfloat16
+    if q.is_cuda and q.dtype == torch.float32:
+        preferred = torch.backends.cuda.matmul.allow_tf32
+    if backend == "auto" and not preferred:
+        return False  # without asking what else is in the way
     return takes_fused(backend, fused_obstacle(v, q.shape[-1]), preferred=preferred)
 
 

@@ -11,14 +11,21 @@ from torch import Tensor
 
 __all__ = ["feature_major", "pieces", "sizes"]
 
-_BUDGET_BYTES = {"cpu": 8 << 20}
-_BUDGET_BYTES_ELSEWHERE = 256 << 20
+_CPU_BYTES = 8 << 20
+_BYTES_ELSEWHERE = 256 << 20
 _MIN_TOKENS = 32
 
 
-def sizes(batch: int, tokens: int, bytes_per_token: int, device: torch.device) -> tuple[int, int]:
+def sizes(
+    batch: int,
+    tokens: int,
+    bytes_per_token: int,
+    device: torch.device,
+    *,
+    cpu_bytes: int = _CPU_BYTES,
+) -> tuple[int, int]:
     """(samples, tokens) of a piece, where one token of one sample costs `bytes_per_token`."""
-    budget = _BUDGET_BYTES.get(device.type, _BUDGET_BYTES_ELSEWHERE)
+    budget = cpu_bytes if device.type == "cpu" else _BYTES_ELSEWHERE
     length = max(_MIN_TOKENS, budget // bytes_per_token // _MIN_TOKENS * _MIN_TOKENS)
     length = min(tokens, length)
     samples = max(1, min(batch, budget // (bytes_per_token * max(length, 1))))

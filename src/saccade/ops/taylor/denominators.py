@@ -23,6 +23,8 @@ def denominator_floor(
 
 def safe_denominator(total: Tensor, floor: float | Tensor) -> Tensor:
     """Row sums (B, H, n) no smaller than the floor; 1 where there is nothing to divide by."""
+    if isinstance(floor, float) and floor > 0:
+        return total.clamp(min=floor)
     total = torch.maximum(total, torch.as_tensor(floor, dtype=total.dtype, device=total.device))
     return torch.where(total > 0, total, torch.ones_like(total))
 

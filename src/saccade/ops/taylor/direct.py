@@ -2,14 +2,20 @@
 
     o_i = sum_j w_ij v_j / sum_j w_ij,   w_ij = c + b s_ij + a s_ij^2,   s_ij = scale q_i.k_j
 
-Queries are taken in chunks, and the backward pass forms the weights again instead of keeping them:
+The weight is a square and a constant:
 
-    dw_ij = (g_i.v_j - g_i.o_i) / z_i,   ds_ij = dw_ij (b + 2 a s_ij),   z_i = sum_j w_ij
+    w_ij = t_ij^2 + w0,   t_ij = sqrt(a) s_ij + b / (2 sqrt(a)),   w0 = c - b^2 / (4 a) >= 0
 
-Inside, s is q.k and the scale is in a and b.
+so that one pass over t in place makes the weights, and w0 enters the sums over keys as w0 sum_j v_j
+and w0 N. Queries are taken in chunks, and the backward pass forms t again instead of keeping it:
+
+    dw_ij = (g_i.v_j - g_i.o_i) / z_i,   ds_ij = 2 sqrt(a) t_ij dw_ij,   z_i = sum_j w_ij
 
 Cost: 4 N^2 D FLOPs a head forward; memory linear in N. Layout (B, H, N, D), D != E allowed.
 """
+
+from math import sqrt
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,35 +24,63 @@ from torch.utils.flop_counter import register_flop_formula
 from saccade.ops.arguments import compute_dtype, in_full_precision
 from saccade.ops.registration import operator
 from saccade.ops.taylor.chunks import pieces, sizes
-from saccade.ops.taylor.denominators import denominator_floor, numerator_gradient, safe_denominator
+from saccade.ops.taylor.denominators import numerator_gradient, safe_denominator
 
 __all__ = ["direct"]
 
-
-def _scores(q: Tensor, k: Tensor, samples: slice, tokens: slice) -> Tensor:
-    """q.k; the scale is in the coefficients."""
-    return q[samples, :, tokens].to(k.dtype) @ k.mT
+_CPU_BYTES = 2 << 20
+"""Size of a chunk of weights on a CPU: every pass over it should find it in the cache of a core."""
 
 
-def _straight(s: Tensor, slope: float, start: float) -> Tensor:
-    """start + slope s in one operation."""
-    return torch.add(torch.full((), start, dtype=s.dtype, device=s.device), s, alpha=slope)
+class _Square(NamedTuple):
+    """The weight as a square and a constant: (slope q.k + start)^2 + least."""
+
+    slope: float
+    start: float
+    least: float
 
 
-def _weights(s: Tensor, key_mask: Tensor | None, a: float, b: float, c: float) -> Tensor:
-    """c + b s + a s^2 in two operations.
+def _square(scale: float, a: float, b: float, c: float) -> _Square:
+    return _Square(sqrt(a) * scale, b / (2 * sqrt(a)), max(0.0, c - b * b / (4 * a)))
+
+
+def _roots(
+    q: Tensor, k: Tensor, key_mask: Tensor | None, square: _Square, buffer: Tensor
+) -> Tensor:
+    """t of a chunk, zero for masked keys: (G, n, D), (G, S, D) -> (G, n, S), written to `buffer`.
 
     Every operation on a CPU is a parallel region of its own. Where other processes use the cores,
-    threads wait at the end of each for one that was preempted.
+    threads wait at the end of each for one that was preempted. So there are few operations.
     """
-    w = _straight(s, a, b)
-    torch.addcmul(torch.full((), c, dtype=s.dtype, device=s.device), s, w, out=w)
-    return w if key_mask is None else w.mul_(key_mask[:, None, None, :])
+    t = buffer[: q.shape[0], : q.shape[1]].fill_(square.start)
+    t.baddbmm_(q, k.mT, alpha=square.slope)
+    return t if key_mask is None else t.mul_(key_mask.unsqueeze(1))
 
 
-def _keys(x: Tensor, samples: slice, key_mask: Tensor | None) -> Tensor:
-    piece = x[samples].to(compute_dtype(x.dtype))
-    return piece if key_mask is None else piece.masked_fill(~key_mask[:, None, :, None], 0)
+def _heads(x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+    """(B, H, N, D) as (B * H, N, D) in the dtype of sums, zero where masked."""
+    x = x.to(compute_dtype(x.dtype))
+    if key_mask is not None:
+        x = x.masked_fill(~key_mask[:, None, :, None], 0)
+    return x.flatten(0, 1)
+
+
+def _mask_of_heads(key_mask: Tensor | None, heads: int) -> Tensor | None:
+    """(B, S) as (B * H, S)."""
+    return None if key_mask is None else key_mask.repeat_interleave(heads, dim=0)
+
+
+def _least_sum(mask: Tensor | None, keys: int, least: float, dtype: torch.dtype) -> float | Tensor:
+    """The constant's sum over the keys that are attended to: a number, or (G, 1)."""
+    return least * keys if mask is None else least * mask.sum(dim=-1, keepdim=True, dtype=dtype)
+
+
+def _buffer(q: Tensor, keys: int) -> tuple[Tensor, int, int]:
+    """Memory for the t of a chunk (G, n, S), and its numbers of heads and of queries."""
+    (batch, heads, queries, _), dtype = q.shape, compute_dtype(q.dtype)
+    per_token = max(1, keys * dtype.itemsize)
+    group, length = sizes(batch * heads, queries, per_token, q.device, cpu_bytes=_CPU_BYTES)
+    return q.new_empty(group, length, keys, dtype=dtype), group, length
 
 
 @operator("taylor_direct")
@@ -62,22 +96,24 @@ def _forward(
     c: float,
 ) -> tuple[Tensor, Tensor]:
     (batch, heads, queries, _), keys, width = q.shape, k.shape[2], v.shape[-1]
-    dtype = compute_dtype(q.dtype)
-    curve, slope = a * scale * scale, b * scale
-    out = q.new_empty(batch, heads, queries, width)
-    total = q.new_empty(batch, heads, queries, dtype=dtype)
-    per_token = max(1, heads * keys * dtype.itemsize)
-    group, length = sizes(batch, queries, per_token, q.device)
-    for samples in pieces(batch, group):
-        mask = None if key_mask is None else key_mask[samples]
-        k_piece, v_piece = _keys(k, samples, mask), _keys(v, samples, mask)
-        floor = denominator_floor(mask, keys, a, b, c)
+    dtype, square = compute_dtype(q.dtype), _square(scale, a, b, c)
+    out = q.new_empty(batch * heads, queries, width)
+    total = q.new_empty(batch * heads, queries, dtype=dtype)
+    rows, k_rows, v_rows = _heads(q), _heads(k, key_mask), _heads(v, key_mask)
+    mask = _mask_of_heads(key_mask, heads)
+    constant = v_rows.sum(dim=1, keepdim=True) * square.least  # (B * H, 1, E)
+    buffer, group, length = _buffer(q, keys)
+    for some in pieces(batch * heads, group):
+        own = None if mask is None else mask[some]
+        least = _least_sum(own, keys, square.least, dtype)
         for tokens in pieces(queries, length):
-            w = _weights(_scores(q, k_piece, samples, tokens), mask, curve, slope, c)
-            z = safe_denominator(w.sum(dim=-1), floor)
-            total[samples, :, tokens] = z
-            out[samples, :, tokens] = (w @ v_piece) / z.unsqueeze(-1)
-    return out, total
+            t = _roots(rows[some, tokens], k_rows[some], own, square, buffer)
+            w = t.mul_(t)
+            z = safe_denominator(w.sum(dim=-1).add_(least), least)
+            y = torch.baddbmm(constant[some], w, v_rows[some])  # (G, n, E)
+            total[some, tokens] = z
+            out[some, tokens] = y.div_(z.unsqueeze(-1))
+    return out.view(batch, heads, queries, width), total.view(batch, heads, queries)
 
 
 @_forward.register_fake
@@ -102,30 +138,27 @@ def _backward(
     c: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     (batch, heads, queries, _), keys = q.shape, k.shape[2]
-    dtype = compute_dtype(q.dtype)
-    a, b = a * scale * scale, b * scale
-    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-    per_token = max(1, heads * keys * dtype.itemsize)
-    group, length = sizes(batch, queries, per_token, q.device)
-    for samples in pieces(batch, group):
-        mask = None if key_mask is None else key_mask[samples]
-        k_piece, v_piece = _keys(k, samples, mask), _keys(v, samples, mask)
-        dk_piece, dv_piece = torch.zeros_like(k_piece), torch.zeros_like(v_piece)
+    square = _square(scale, a, b, c)
+    twice = 2 * square.slope
+    rows, k_rows, v_rows = _heads(q), _heads(k, key_mask), _heads(v, key_mask)
+    dy, dz = numerator_gradient(_heads(grad), _heads(out), total.flatten(0, 1))
+    dq, dk, dv = torch.empty_like(rows), torch.zeros_like(k_rows), torch.zeros_like(v_rows)
+    mask = _mask_of_heads(key_mask, heads)
+    buffer, group, length = _buffer(q, keys)
+    for some in pieces(batch * heads, group):
+        own = None if mask is None else mask[some]
         for tokens in pieces(queries, length):
-            s = _scores(q, k_piece, samples, tokens)
-            dy, dz = numerator_gradient(
-                grad[samples, :, tokens].to(dtype),
-                out[samples, :, tokens].to(dtype),
-                total[samples, :, tokens],
-            )
-            dv_piece += _weights(s, mask, a, b, c).mT @ dy
-            ds = (dy @ v_piece.mT).add_(dz).mul_(_straight(s, 2 * a, b))
-            if mask is not None:
-                ds.mul_(mask[:, None, None, :])
-            dq[samples, :, tokens] = ds @ k_piece
-            dk_piece += ds.mT @ q[samples, :, tokens].to(dtype)
-        dk[samples], dv[samples] = dk_piece, dv_piece
-    return dq, dk, dv
+            t = _roots(rows[some, tokens], k_rows[some], own, square, buffer)
+            dv[some].baddbmm_((t * t).mT, dy[some, tokens])
+            ds = torch.baddbmm(dz[some, tokens], dy[some, tokens], v_rows[some].mT).mul_(t)
+            dq[some, tokens] = (ds @ k_rows[some]).mul_(twice)  # ds is over 2 sqrt(a) scale
+            dk[some].baddbmm_(ds.mT, rows[some, tokens], alpha=twice)
+    dv += square.least * dy.sum(dim=1, keepdim=True)
+    if mask is not None:
+        dv *= mask.unsqueeze(-1)
+    return tuple(
+        grad_x.view(x.shape).to(x.dtype) for grad_x, x in zip((dq, dk, dv), (q, k, v), strict=True)
+    )  # type: ignore[return-value]
 
 
 @_backward.register_fake

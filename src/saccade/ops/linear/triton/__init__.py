@@ -4,7 +4,7 @@ Forward two passes (keys, queries), backward three; see the README of `ops/linea
 needs triton: import it where it is used.
 """
 
-from saccade.ops.launches import INTERPRETED
-from saccade.ops.linear.triton.op import fused
+from saccade.ops._triton.launch import INTERPRETED
+from saccade.ops.linear.triton.api import fused
 
 __all__ = ["INTERPRETED", "fused"]

@@ -7,16 +7,21 @@ that the backward pass has for them. For many heads with few features.
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
+import functools
+import math
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from saccade.ops.dot_products import materialize
-from saccade.ops.linear.triton.blocks import (
+from saccade.ops._triton.launch import launch_of
+from saccade.ops._triton.library import head_offset, materialize
+from saccade.ops.linear.triton.library import (
     RUNTIME_SIZES,
     add_outer,
     exact,
     feature,
-    head_offset,
     load_projection,
     load_rows,
     product,
@@ -25,6 +30,7 @@ from saccade.ops.linear.triton.blocks import (
     slope,
     store_rows,
 )
+from saccade.ops.linear.triton.shapes import Call, processors, state_dtype
 from saccade.ops.linear.triton.state import add_tokens, with_constant
 from saccade.ops.linear.triton.tokens import (
     add_features,
@@ -36,67 +42,120 @@ from saccade.ops.linear.triton.tokens import (
     scaled_gradient,
 )
 
-__all__ = ["head_backward", "head_forward"]
+__all__ = ["run_head_backward", "run_head_forward", "takes_whole_heads"]
 
 
 @triton.jit
-def _whole_state(wide, thin, plain, count, inside, constant, eps):
+def _whole_state(wide, thin, plain, count, m_features, constant, eps):
     """S, s, b and b' of the whole head from its sums."""
     wide_sum = tl.max(plain, axis=0)
-    wide, narrow = with_constant(wide, thin, inside, wide_sum, count, constant)
+    wide, narrow = with_constant(wide, thin, m_features, wide_sum, count, constant)
     base = constant * tl.sum(wide, axis=0) + eps * wide_sum
     return wide, narrow, base, constant * tl.sum(narrow, axis=0) + eps * count
 
 
 @triton.jit
 def _mix_tokens(
-    q_ptr, out_ptr, total_ptr, top_ptr, w, rest, state, weight, base, base_weight, inside,
-    start, last, factor, qn, qd, on,
-    D: tl.constexpr, E: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
-    PADDED: tl.constexpr, MAP: tl.constexpr, PARTS: tl.constexpr, OPERAND: tl.constexpr,
-):  # fmt: skip
+    p_q,
+    p_out,
+    p_total,
+    p_top,
+    w,
+    rest,
+    state,
+    weight,
+    base,
+    base_weight,
+    m_features,
+    start,
+    last,
+    factor,
+    qn,
+    qd,
+    on,
+    CALL: tl.constexpr,
+    BN: tl.constexpr,
+    PADDED: tl.constexpr,
+):
     """Outputs, denominators and largest exponents of BN queries."""
+    D: tl.constexpr = CALL.D
+    E: tl.constexpr = CALL.E
+    DP: tl.constexpr = CALL.DP
+    EP: tl.constexpr = CALL.EP
+    MAP: tl.constexpr = CALL.MAP
+    PARTS: tl.constexpr = CALL.PARTS
+    OPERAND: tl.constexpr = CALL.OPERAND
     rows = start + tl.arange(0, BN)
-    keep = rows < last
-    x = load_rows(q_ptr, rows, keep, qn, 0, D, DP, qd)
+    m_rows = rows < last
+    x = load_rows(p_q, rows, m_rows, qn, 0, D, DP, qd)  # (BN, DP)
     z = project(x, w, rest, PARTS, OPERAND)
     acc = tl.zeros([BN, EP], tl.float32)
     total = tl.zeros([BN], tl.float32)
     top = tl.full([BN], float("-inf"), tl.float32)
     acc, total, top = add_features(
-        acc, total, top, z, state, weight, inside, factor, PADDED, MAP, OPERAND
+        acc, total, top, z, state, weight, m_features, factor, PADDED, MAP, OPERAND
     )
     out, z = divided(acc, total, base, base_weight)
-    store_rows(out_ptr, rows, keep, on, 0, E, EP, 1, out)
-    tl.store(total_ptr + rows, z, mask=keep)
+    store_rows(p_out, rows, m_rows, on, 0, E, EP, 1, out)
+    tl.store(p_total + rows, z, mask=m_rows)
     if MAP == "favor_softmax":
-        tl.store(top_ptr + rows, top, mask=keep)
+        tl.store(p_top + rows, top, mask=m_rows)
 
 
 @triton.jit(do_not_specialize=RUNTIME_SIZES)
 def head_forward(
-    q_ptr, k_ptr, v_ptr, w_ptr, mask_ptr, state_ptr, weight_ptr, key_top_ptr, out_ptr, total_ptr,
-    top_ptr, heads, queries, keys, factor, norm, constant, eps,
-    qb, qh, qn, qd, kb, kh, kn, kd, vb, vh, vn, vd, ob, oh, on,
-    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    DP: tl.constexpr, EP: tl.constexpr, MAP: tl.constexpr, MASKED: tl.constexpr,
-    PARTS: tl.constexpr, OPERAND: tl.constexpr,
-):  # fmt: skip
+    p_q,
+    p_k,
+    p_v,
+    p_w,
+    p_mask,
+    p_state,
+    p_weight,
+    p_key_top,
+    p_out,
+    p_total,
+    p_top,
+    heads,
+    queries,
+    keys,
+    coefficients,
+    q_strides,
+    k_strides,
+    v_strides,
+    out_strides,
+    CALL: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    MASKED: tl.constexpr,
+):
     """The state of one head and its outputs."""
+    M: tl.constexpr = CALL.M
+    D: tl.constexpr = CALL.D
+    E: tl.constexpr = CALL.E
+    DP: tl.constexpr = CALL.DP
+    EP: tl.constexpr = CALL.EP
+    MAP: tl.constexpr = CALL.MAP
+    PARTS: tl.constexpr = CALL.PARTS
+    OPERAND: tl.constexpr = CALL.OPERAND
+    factor, norm, constant, eps = coefficients
+    qb, qh, qn, qd = q_strides
+    kb, kh, kn, kd = k_strides
+    vb, vh, vn, vd = v_strides
+    ob, oh, on = out_strides
     SUMS: tl.constexpr = 16 if OPERAND == "bf16" else 1
-    bh = tl.program_id(0).to(tl.int64)
-    q_ptr += head_offset(bh, heads, qb, qh)
-    k_ptr += head_offset(bh, heads, kb, kh)
-    v_ptr += head_offset(bh, heads, vb, vh)
-    out_ptr += head_offset(bh, heads, ob, oh)
-    total_ptr += bh * queries
+    i_bh = tl.program_id(0).to(tl.int64)
+    p_q += head_offset(i_bh, heads, qb, qh)
+    p_k += head_offset(i_bh, heads, kb, kh)
+    p_v += head_offset(i_bh, heads, vb, vh)
+    p_out += head_offset(i_bh, heads, ob, oh)
+    p_total += i_bh * queries
     if MAP == "favor_softmax":
-        top_ptr += bh * queries
+        p_top += i_bh * queries
     if MASKED:
-        mask_ptr += bh // heads * keys
+        p_mask += i_bh // heads * keys
     features = tl.arange(0, BM)
-    inside = features < M
-    w, rest = load_projection(w_ptr, 0, M, D, BM, DP, PARTS)
+    m_features = features < M
+    w, rest = load_projection(p_w, 0, M, D, BM, DP, PARTS)
     wide = tl.zeros([BM, EP], tl.float32)
     thin = tl.zeros([BM], tl.float32)
     plain = tl.zeros([SUMS, EP], tl.float32)
@@ -104,50 +163,77 @@ def head_forward(
     tally = tl.zeros([BN], tl.float32)
     for start in range(0, keys, BN):
         wide, thin, plain, peak, y = add_tokens(
-            wide, thin, plain, peak, k_ptr, v_ptr, mask_ptr, None, None, w, rest, features,
-            start, keys, factor, norm, kn, kd, vn, vd,
-            M, D, E, BM, BN, DP, EP, MAP, False, MASKED, PARTS, OPERAND,
+            wide, thin, plain, peak, p_k, p_v, p_mask, None, None, w, rest, features,
+            start, keys, factor, norm, (kn, kd, vn, vd), CALL, BM, BN, False, MASKED,
         )  # fmt: skip
         tally += y
     count = tl.sum(tally, axis=0)
     if MAP == "favor_softmax":
-        key_top = tl.max(tl.where(inside, peak, float("-inf")), axis=0)
+        key_top = tl.max(tl.where(m_features, peak, float("-inf")), axis=0)
         key_top = tl.where(key_top == float("-inf"), 0.0, key_top)
-        tl.store(key_top_ptr + bh, key_top)
+        tl.store(p_key_top + i_bh, key_top)
         fade = tl.exp2(peak - key_top)
         wide *= fade[:, None]
         thin *= fade
-    wide, weight, base, base_weight = _whole_state(wide, thin, plain, count, inside, constant, eps)
+    wide, weight, base, base_weight = _whole_state(
+        wide, thin, plain, count, m_features, constant, eps
+    )
     state = rounded(wide, OPERAND)
-    store_rows(state_ptr + bh * M * E, features, inside, E, 0, E, EP, 1, state)
-    tl.store(weight_ptr + bh * M + features, weight, mask=inside)
+    store_rows(p_state + i_bh * M * E, features, m_features, E, 0, E, EP, 1, state)
+    tl.store(p_weight + i_bh * M + features, weight, mask=m_features)
     for start in range(0, queries, BN):
         _mix_tokens(
-            q_ptr, out_ptr, total_ptr, top_ptr, w, rest, state, weight, base, base_weight, inside,
+            p_q, p_out, p_total, p_top, w, rest, state, weight, base, base_weight, m_features,
             start, queries, factor, qn, qd, on,
-            D, E, BN, DP, EP, M % BM != 0, MAP, PARTS, OPERAND,
+            CALL, BN, M % BM != 0,
         )  # fmt: skip
 
 
 @triton.jit
 def _query_step(
-    wide, thin, plain, q_ptr, grad_ptr, out_ptr, total_ptr, top_ptr, dq_ptr,
-    w, rest, state, weight, inside, start, last, factor, root, qn, qd, gn, gd, on, dqn,
-    D: tl.constexpr, E: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
-    PADDED: tl.constexpr, MAP: tl.constexpr, PARTS: tl.constexpr, OPERAND: tl.constexpr,
-):  # fmt: skip
+    wide,
+    thin,
+    plain,
+    p_q,
+    p_grad,
+    p_out,
+    p_total,
+    p_top,
+    p_dq,
+    w,
+    rest,
+    state,
+    weight,
+    m_features,
+    start,
+    last,
+    factor,
+    root,
+    steps,
+    CALL: tl.constexpr,
+    BN: tl.constexpr,
+    PADDED: tl.constexpr,
+):
     """Gradients of BN queries; the sums for the gradient of the state with these, and their y."""
+    qn, qd, gn, gd, on, dqn = steps
+    D: tl.constexpr = CALL.D
+    E: tl.constexpr = CALL.E
+    DP: tl.constexpr = CALL.DP
+    EP: tl.constexpr = CALL.EP
+    MAP: tl.constexpr = CALL.MAP
+    PARTS: tl.constexpr = CALL.PARTS
+    OPERAND: tl.constexpr = CALL.OPERAND
     rows = start + tl.arange(0, BN)
-    keep = rows < last
-    grad = load_rows(grad_ptr, rows, keep, gn, 0, E, EP, gd)
-    out = load_rows(out_ptr, rows, keep, on, 0, E, EP, 1)
-    u, y = scaled_gradient(grad, out, tl.load(total_ptr + rows, mask=keep, other=1.0), OPERAND)
+    m_rows = rows < last
+    grad = load_rows(p_grad, rows, m_rows, gn, 0, E, EP, gd)  # (BN, EP)
+    out = load_rows(p_out, rows, m_rows, on, 0, E, EP, 1)  # (BN, EP)
+    u, y = scaled_gradient(grad, out, tl.load(p_total + rows, mask=m_rows, other=1.0), OPERAND)
     shift = y
     if MAP == "favor_softmax":
-        shift = tl.load(top_ptr + rows, mask=keep, other=0.0)
-    x = load_rows(q_ptr, rows, keep, qn, 0, D, DP, qd)
+        shift = tl.load(p_top + rows, mask=m_rows, other=0.0)
+    x = load_rows(p_q, rows, m_rows, qn, 0, D, DP, qd)  # (BN, DP)
     z = project(x, w, rest, PARTS, OPERAND)
-    t = map_input(z, shift, inside, factor, PADDED, MAP)
+    t = map_input(z, shift, m_features, factor, PADDED, MAP)
     g = feature(t, MAP, OPERAND)
     thin += tl.sum(g * y[:, None], axis=0)
     wide = materialize(product(tl.trans(rounded(g, OPERAND)), u, wide, OPERAND))
@@ -158,90 +244,233 @@ def _query_step(
     acc = tl.zeros([BN, DP], tl.float32)
     acc = product(rounded(dz, OPERAND), exact(w, OPERAND), acc, OPERAND)
     dq = input_gradient(acc, tl.sum(dz, axis=1), x, root, MAP)
-    store_rows(dq_ptr, rows, keep, dqn, 0, D, DP, 1, dq)
+    store_rows(p_dq, rows, m_rows, dqn, 0, D, DP, 1, dq)
     return wide, thin, plain, y
 
 
 @triton.jit
 def _key_step(
-    k_ptr, v_ptr, mask_ptr, dk_ptr, dv_ptr, w, rest, state, weight, base, top, inside,
-    start, last, factor, norm, root, kn, kd, vn, vd, dkn, dvn,
-    D: tl.constexpr, E: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
-    PADDED: tl.constexpr, MAP: tl.constexpr, MASKED: tl.constexpr, PARTS: tl.constexpr,
-    OPERAND: tl.constexpr,
-):  # fmt: skip
+    p_k,
+    p_v,
+    p_mask,
+    p_dk,
+    p_dv,
+    w,
+    rest,
+    state,
+    weight,
+    base,
+    top,
+    m_features,
+    start,
+    last,
+    factor,
+    norm,
+    root,
+    steps,
+    CALL: tl.constexpr,
+    BN: tl.constexpr,
+    PADDED: tl.constexpr,
+    MASKED: tl.constexpr,
+):
     """Gradients of BN keys and values; zero where masked."""
+    kn, kd, vn, vd, dkn, dvn = steps
+    D: tl.constexpr = CALL.D
+    E: tl.constexpr = CALL.E
+    DP: tl.constexpr = CALL.DP
+    EP: tl.constexpr = CALL.EP
+    MAP: tl.constexpr = CALL.MAP
+    PARTS: tl.constexpr = CALL.PARTS
+    OPERAND: tl.constexpr = CALL.OPERAND
     rows = start + tl.arange(0, BN)
-    keep = rows < last
-    seen = keep
+    m_rows = rows < last
+    m_seen = m_rows
     if MASKED:
-        seen = tl.load(mask_ptr + rows, mask=keep, other=0) != 0
-    v = exact(load_rows(v_ptr, rows, seen, vn, 0, E, EP, vd), OPERAND)
-    x = load_rows(k_ptr, rows, seen, kn, 0, D, DP, kd)
+        m_seen = tl.load(p_mask + rows, mask=m_rows, other=0) != 0
+    v = exact(load_rows(p_v, rows, m_seen, vn, 0, E, EP, vd), OPERAND)  # (BN, EP)
+    x = load_rows(p_k, rows, m_seen, kn, 0, D, DP, kd)  # (BN, DP)
     along = tl.zeros([BN], tl.float32)
     shift = along
     if MAP == "favor_softmax":
-        shift = key_shift(x, seen, top, norm)
+        shift = key_shift(x, m_seen, top, norm)
     dk, dv, along = add_key_gradients(
         tl.zeros([BN, DP], tl.float32), tl.zeros([BN, EP], tl.float32), along, x, v, w, rest,
-        state, weight, shift, inside, factor, PADDED, MAP, PARTS, OPERAND,
+        state, weight, shift, m_features, factor, PADDED, MAP, PARTS, OPERAND,
     )  # fmt: skip
-    dv = tl.where(seen[:, None], dv + base[None, :], 0.0)
-    store_rows(dv_ptr, rows, keep, dvn, 0, E, EP, 1, dv)
-    dk = tl.where(seen[:, None], input_gradient(dk, along, x, root, MAP), 0.0)
-    store_rows(dk_ptr, rows, keep, dkn, 0, D, DP, 1, dk)
+    dv = tl.where(m_seen[:, None], dv + base[None, :], 0.0)
+    store_rows(p_dv, rows, m_rows, dvn, 0, E, EP, 1, dv)
+    dk = tl.where(m_seen[:, None], input_gradient(dk, along, x, root, MAP), 0.0)
+    store_rows(p_dk, rows, m_rows, dkn, 0, D, DP, 1, dk)
 
 
 @triton.jit(do_not_specialize=RUNTIME_SIZES)
 def head_backward(
-    q_ptr, k_ptr, v_ptr, w_ptr, mask_ptr, state_ptr, weight_ptr, key_top_ptr, grad_ptr, out_ptr,
-    total_ptr, top_ptr, dq_ptr, dk_ptr, dv_ptr,
-    heads, queries, keys, factor, norm, root, constant, eps,
-    qb, qh, qn, qd, kb, kh, kn, kd, vb, vh, vn, vd, gb, gh, gn, gd, ob, oh, on,
-    dqb, dqh, dqn, dkb, dkh, dkn, dvb, dvh, dvn,
-    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    DP: tl.constexpr, EP: tl.constexpr, MAP: tl.constexpr, MASKED: tl.constexpr,
-    PARTS: tl.constexpr, OPERAND: tl.constexpr,
-):  # fmt: skip
+    p_q,
+    p_k,
+    p_v,
+    p_w,
+    p_mask,
+    p_state,
+    p_weight,
+    p_key_top,
+    p_grad,
+    p_out,
+    p_total,
+    p_top,
+    p_dq,
+    p_dk,
+    p_dv,
+    heads,
+    queries,
+    keys,
+    coefficients,
+    input_strides,
+    output_strides,
+    CALL: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+):
     """Gradients of the queries, then from the gradient of the state those of keys and values."""
+    M: tl.constexpr = CALL.M
+    D: tl.constexpr = CALL.D
+    E: tl.constexpr = CALL.E
+    DP: tl.constexpr = CALL.DP
+    EP: tl.constexpr = CALL.EP
+    MAP: tl.constexpr = CALL.MAP
+    PARTS: tl.constexpr = CALL.PARTS
+    OPERAND: tl.constexpr = CALL.OPERAND
+    factor, norm, root, constant, eps = coefficients
+    q_strides, k_strides, v_strides, grad_strides = input_strides
+    qb, qh, qn, qd = q_strides
+    kb, kh, kn, kd = k_strides
+    vb, vh, vn, vd = v_strides
+    gb, gh, gn, gd = grad_strides
+    out_strides, dq_strides, dk_strides, dv_strides = output_strides
+    ob, oh, on = out_strides
+    dqb, dqh, dqn = dq_strides
+    dkb, dkh, dkn = dk_strides
+    dvb, dvh, dvn = dv_strides
     PADDED: tl.constexpr = M % BM != 0
-    bh = tl.program_id(0).to(tl.int64)
-    q_ptr += head_offset(bh, heads, qb, qh)
-    grad_ptr += head_offset(bh, heads, gb, gh)
-    out_ptr += head_offset(bh, heads, ob, oh)
-    dq_ptr += head_offset(bh, heads, dqb, dqh)
-    total_ptr += bh * queries
+    MASKED: tl.constexpr = p_mask is not None
+    i_bh = tl.program_id(0).to(tl.int64)
+    p_q += head_offset(i_bh, heads, qb, qh)
+    p_grad += head_offset(i_bh, heads, gb, gh)
+    p_out += head_offset(i_bh, heads, ob, oh)
+    p_dq += head_offset(i_bh, heads, dqb, dqh)
+    p_total += i_bh * queries
     if MAP == "favor_softmax":
-        top_ptr += bh * queries
+        p_top += i_bh * queries
     features = tl.arange(0, BM)
-    inside = features < M
-    w, rest = load_projection(w_ptr, 0, M, D, BM, DP, PARTS)
-    state = load_rows(state_ptr + bh * M * E, features, inside, E, 0, E, EP, 1)
-    weight = tl.load(weight_ptr + bh * M + features, mask=inside, other=0.0)
+    m_features = features < M
+    w, rest = load_projection(p_w, 0, M, D, BM, DP, PARTS)
+    state = load_rows(p_state + i_bh * M * E, features, m_features, E, 0, E, EP, 1)  # (BM, EP)
+    weight = tl.load(p_weight + i_bh * M + features, mask=m_features, other=0.0)
     wide = tl.zeros([BM, EP], tl.float32)
     thin = tl.zeros([BM], tl.float32)
     plain = tl.zeros([1, EP], tl.float32)
     tally = tl.zeros([BN], tl.float32)
     for start in range(0, queries, BN):
         wide, thin, plain, y = _query_step(
-            wide, thin, plain, q_ptr, grad_ptr, out_ptr, total_ptr, top_ptr, dq_ptr,
-            w, rest, state, weight, inside, start, queries, factor, root,
-            qn, qd, gn, gd, on, dqn, D, E, BN, DP, EP, PADDED, MAP, PARTS, OPERAND,
+            wide, thin, plain, p_q, p_grad, p_out, p_total, p_top, p_dq,
+            w, rest, state, weight, m_features, start, queries, factor, root,
+            (qn, qd, gn, gd, on, dqn), CALL, BN, PADDED,
         )  # fmt: skip
         tally += y
     count = tl.sum(tally, axis=0)
-    wide, weight, base, _ = _whole_state(wide, thin, plain, count, inside, constant, eps)
+    wide, weight, base, _ = _whole_state(wide, thin, plain, count, m_features, constant, eps)
     state = rounded(wide, OPERAND)
-    k_ptr += head_offset(bh, heads, kb, kh)
-    v_ptr += head_offset(bh, heads, vb, vh)
-    dk_ptr += head_offset(bh, heads, dkb, dkh)
-    dv_ptr += head_offset(bh, heads, dvb, dvh)
-    top = tl.load(key_top_ptr + bh) if MAP == "favor_softmax" else 0.0
+    p_k += head_offset(i_bh, heads, kb, kh)
+    p_v += head_offset(i_bh, heads, vb, vh)
+    p_dk += head_offset(i_bh, heads, dkb, dkh)
+    p_dv += head_offset(i_bh, heads, dvb, dvh)
+    top = tl.load(p_key_top + i_bh) if MAP == "favor_softmax" else 0.0
     if MASKED:
-        mask_ptr += bh // heads * keys
+        p_mask += i_bh // heads * keys
     for start in range(0, keys, BN):
         _key_step(
-            k_ptr, v_ptr, mask_ptr, dk_ptr, dv_ptr, w, rest, state, weight, base, top, inside,
-            start, keys, factor, norm, root, kn, kd, vn, vd, dkn, dvn,
-            D, E, BN, DP, EP, PADDED, MAP, MASKED, PARTS, OPERAND,
+            p_k, p_v, p_mask, p_dk, p_dv, w, rest, state, weight, base, top, m_features,
+            start, keys, factor, norm, root, (kn, kd, vn, vd, dkn, dvn), CALL, BN, PADDED, MASKED,
         )  # fmt: skip
+
+
+# Whole heads: all features at once, and the state beside them, in the registers of a program.
+HEADS_PER_PROCESSOR = 4
+MAX_FEATURES = 128
+MAX_HEAD_DIM = 32
+HEAVY_SLOPES = ("gelu",)  # with them the backward pass of a whole head spills registers
+# FAVOR+ keeps maxima beside its sums. With so many registers four programs of a whole head run at
+# once instead of two, which is worth what is spilled: a seventh faster (docs/log.md).
+FAVOR_REGISTERS = 128
+
+
+def takes_whole_heads(call: Call, q: Tensor, *, backward: bool = False) -> bool:
+    """Whether one program a head fills the device, and all features of a head fit into it."""
+    heads = q.shape[0] * q.shape[1]
+    return (
+        call.dtype == torch.bfloat16
+        and call.weights is not None
+        and not (backward and call.feature_map in HEAVY_SLOPES)
+        and call.num_features <= MAX_FEATURES
+        and max(call.dim, call.width) <= MAX_HEAD_DIM
+        and heads >= HEADS_PER_PROCESSOR * processors(q.device)
+    )
+
+
+def run_head_forward(
+    call: Call,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    out: Tensor,
+    *,
+    constant: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Write the output; give S, s, the largest key exponent, and z and exponents of the queries."""
+    batch, heads, queries = q.shape[:3]
+    favor = call.feature_map == "favor_softmax"
+    new = functools.partial(q.new_empty, dtype=torch.float32)
+    kept = (
+        q.new_empty(batch, heads, call.num_features, call.width, dtype=state_dtype(call.dtype)),
+        new((batch, heads, call.num_features)),
+        new((batch, heads) if favor else 0),
+        new((batch, heads, queries)),
+        new((batch, heads, queries) if favor else 0),
+    )
+    launch = launch_of(
+        head_forward, (batch * heads,),
+        heads, queries, k.shape[2], (*call.numbers(), constant, eps),
+        q.stride(), k.stride(), v.stride(), out.stride()[:3],
+        MASKED=key_mask is not None, **call.tiles("head"), CALL=call.constants(),
+        **({"maxnreg": FAVOR_REGISTERS} if favor else {}),
+    )  # fmt: skip
+    launch(q, k, v, call.weights, key_mask, *kept[:3], out, *kept[3:])
+    return kept
+
+
+def run_head_backward(
+    call: Call,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    kept: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
+    grad: Tensor,
+    out: Tensor,
+    gradients: tuple[Tensor, Tensor, Tensor],
+    *,
+    constant: float,
+    eps: float,
+) -> None:
+    """Write the gradients of q, k and v from what `run_head_forward` gave."""
+    batch, heads, queries = q.shape[:3]
+    launch = launch_of(
+        head_backward, (batch * heads,),
+        heads, queries, k.shape[2],
+        (*call.numbers(), math.sqrt(call.scale), constant, eps),
+        tuple(x.stride() for x in (q, k, v, grad)),
+        tuple(x.stride()[:3] for x in (out, *gradients)),
+        **call.tiles("head_gradient"), CALL=call.constants(),
+    )  # fmt: skip
+    launch(q, k, v, call.weights, key_mask, *kept[:3], grad, out, *kept[3:], *gradients)

@@ -15,59 +15,89 @@ softmax that is computed online: no pass over the keys is spent on maxima.
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from saccade.ops.dot_products import materialize
-from saccade.ops.linear.triton.blocks import (
+from saccade.ops._triton.launch import launch_of
+from saccade.ops._triton.library import head_offset, materialize
+from saccade.ops.linear.triton.configs import padded
+from saccade.ops.linear.triton.library import (
     RUNTIME_SIZES,
     add_columns,
     add_rows,
     exact,
     feature,
     half_norm,
-    head_offset,
     load_projection,
     load_rows,
     product,
     rounded,
     store_rows,
 )
+from saccade.ops.linear.triton.shapes import Call, HeadState, QueryRows, pieces_of, state_dtype
 
-__all__ = ["accumulate", "add_tokens", "assemble", "with_constant"]
+__all__ = ["add_tokens", "run_state", "with_constant"]
 
 
 @triton.jit
 def add_tokens(
-    wide, thin, plain, peak, x_ptr, u_ptr, mask_ptr, pull_ptr, top_ptr, w, rest, features,
-    start, last, factor, norm, xn, xd, un, ud,
-    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    DP: tl.constexpr, EP: tl.constexpr, MAP: tl.constexpr, QUERY: tl.constexpr,
-    MASKED: tl.constexpr, PARTS: tl.constexpr, OPERAND: tl.constexpr,
-):  # fmt: skip
+    wide,
+    thin,
+    plain,
+    peak,
+    p_x,
+    p_u,
+    p_mask,
+    p_pull,
+    p_top,
+    w,
+    rest,
+    features,
+    start,
+    last,
+    factor,
+    norm,
+    steps,
+    CALL: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    QUERY: tl.constexpr,
+    MASKED: tl.constexpr,
+):
     """The sums with BN more tokens, and y of these; features are formed as (BM, BN)."""
+    xn, xd, un, ud = steps
+    M: tl.constexpr = CALL.M
+    D: tl.constexpr = CALL.D
+    E: tl.constexpr = CALL.E
+    DP: tl.constexpr = CALL.DP
+    EP: tl.constexpr = CALL.EP
+    MAP: tl.constexpr = CALL.MAP
+    PARTS: tl.constexpr = CALL.PARTS
+    OPERAND: tl.constexpr = CALL.OPERAND
     rows = start + tl.arange(0, BN)
-    keep = rows < last
+    m_rows = rows < last
     if MASKED:
-        keep = tl.load(mask_ptr + rows, mask=keep, other=0) != 0
-    y = tl.load(pull_ptr + rows, mask=keep, other=0.0) if QUERY else keep.to(tl.float32)
-    u = exact(load_rows(u_ptr, rows, keep, un, 0, E, EP, ud), OPERAND)
+        m_rows = tl.load(p_mask + rows, mask=m_rows, other=0) != 0
+    y = tl.load(p_pull + rows, mask=m_rows, other=0.0) if QUERY else m_rows.to(tl.float32)
+    u = exact(load_rows(p_u, rows, m_rows, un, 0, E, EP, ud), OPERAND)  # (BN, EP)
     if MAP == "identity":
-        pointers = x_ptr + rows.to(tl.int64)[None, :] * xn + features[:, None] * xd
-        inside = keep[None, :] & (features < M)[:, None]
-        z = tl.load(pointers, mask=inside, other=0.0).to(tl.float32)
+        pointers = p_x + rows.to(tl.int64)[None, :] * xn + features[:, None] * xd
+        m_features = m_rows[None, :] & (features < M)[:, None]
+        z = tl.load(pointers, mask=m_features, other=0.0).to(tl.float32)
     else:
-        x = load_rows(x_ptr, rows, keep, xn, 0, D, DP, xd)
+        x = load_rows(p_x, rows, m_rows, xn, 0, D, DP, xd)  # (BN, DP)
         z = product(w, tl.trans(x), tl.zeros([BM, BN], tl.float32), OPERAND)
         if PARTS == 2:
             z = product(rest, tl.trans(x), z, OPERAND)
     if MAP != "favor_softmax":
         g = feature(z * factor, MAP, OPERAND)
     elif QUERY:
-        top = tl.load(top_ptr + rows, mask=keep, other=0.0)
+        top = tl.load(p_top + rows, mask=m_rows, other=0.0)
         g = tl.exp2(z * factor - top[None, :])
     else:
-        shift = tl.where(keep, half_norm(x, norm), float("inf"))
+        shift = tl.where(m_rows, half_norm(x, norm), float("inf"))
         exponent = z * factor - shift[None, :]
         highest = tl.maximum(peak, tl.max(exponent, axis=1))
         finite = tl.where(highest == float("-inf"), 0.0, highest)
@@ -84,36 +114,64 @@ def add_tokens(
 
 @triton.jit(do_not_specialize=RUNTIME_SIZES)
 def accumulate(
-    x_ptr, u_ptr, w_ptr, mask_ptr, top_ptr, pull_ptr, wide_ptr, narrow_ptr, peak_ptr, plain_ptr,
-    heads, tokens, splits, chunk, factor, norm, xb, xh, xn, xd, ub, uh, un, ud,
-    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    DP: tl.constexpr, EP: tl.constexpr, MAP: tl.constexpr, QUERY: tl.constexpr,
-    MASKED: tl.constexpr, PARTS: tl.constexpr, OPERAND: tl.constexpr,
-):  # fmt: skip
+    p_x,
+    p_u,
+    p_w,
+    p_mask,
+    p_top,
+    p_pull,
+    p_wide,
+    p_narrow,
+    p_peak,
+    p_plain,
+    heads,
+    tokens,
+    splits,
+    chunk,
+    factor,
+    norm,
+    x_strides,
+    u_strides,
+    CALL: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    QUERY: tl.constexpr,
+    MASKED: tl.constexpr,
+):
     """T and t of one piece of the tokens for one block of features; the first also gives R and r.
 
     Tokens that do not count have u = 0 and y = 0, and only for FAVOR+ a say in their features.
     """
+    M: tl.constexpr = CALL.M
+    D: tl.constexpr = CALL.D
+    E: tl.constexpr = CALL.E
+    DP: tl.constexpr = CALL.DP
+    EP: tl.constexpr = CALL.EP
+    MAP: tl.constexpr = CALL.MAP
+    PARTS: tl.constexpr = CALL.PARTS
+    OPERAND: tl.constexpr = CALL.OPERAND
+    xb, xh, xn, xd = x_strides
+    ub, uh, un, ud = u_strides
     SUMS: tl.constexpr = 16 if OPERAND == "bf16" else 1
     blocks: tl.constexpr = tl.cdiv(M, BM)
     block = tl.program_id(0) % blocks
     slot = (tl.program_id(0) // blocks).to(tl.int64)
-    bh = slot // splits
+    i_bh = slot // splits
     first = (slot % splits).to(tl.int32) * chunk
     last = tl.minimum(first + chunk, tokens)
-    x_ptr += head_offset(bh, heads, xb, xh)
-    u_ptr += head_offset(bh, heads, ub, uh)
+    p_x += head_offset(i_bh, heads, xb, xh)
+    p_u += head_offset(i_bh, heads, ub, uh)
     if MASKED:
-        mask_ptr += bh // heads * tokens
+        p_mask += i_bh // heads * tokens
     if QUERY:
-        pull_ptr += bh * tokens
+        p_pull += i_bh * tokens
         if MAP == "favor_softmax":
-            top_ptr += bh * tokens
+            p_top += i_bh * tokens
     features = block * BM + tl.arange(0, BM)
     w = None
     rest = None
     if MAP != "identity":
-        w, rest = load_projection(w_ptr, block * BM, M, D, BM, DP, PARTS)
+        w, rest = load_projection(p_w, block * BM, M, D, BM, DP, PARTS)
     wide = tl.zeros([BM, EP], tl.float32)
     thin = tl.zeros([BM], tl.float32)
     plain = tl.zeros([SUMS, EP], tl.float32)
@@ -121,77 +179,132 @@ def accumulate(
     tally = tl.zeros([BN], tl.float32)
     for start in range(first, last, BN):
         wide, thin, plain, peak, y = add_tokens(
-            wide, thin, plain, peak, x_ptr, u_ptr, mask_ptr, pull_ptr, top_ptr, w, rest, features,
-            start, last, factor, norm, xn, xd, un, ud,
-            M, D, E, BM, BN, DP, EP, MAP, QUERY, MASKED, PARTS, OPERAND,
+            wide, thin, plain, peak, p_x, p_u, p_mask, p_pull, p_top, w, rest, features,
+            start, last, factor, norm, (xn, xd, un, ud), CALL, BM, BN, QUERY, MASKED,
         )  # fmt: skip
         tally += y
-    store_rows(wide_ptr + slot * M * E, features, features < M, E, 0, E, EP, 1, wide)
-    tl.store(narrow_ptr + slot * M + features, thin, mask=features < M)
+    store_rows(p_wide + slot * M * E, features, features < M, E, 0, E, EP, 1, wide)
+    tl.store(p_narrow + slot * M + features, thin, mask=features < M)
     if MAP == "favor_softmax" and not QUERY:
-        tl.store(peak_ptr + slot * M + features, peak, mask=features < M)
+        tl.store(p_peak + slot * M + features, peak, mask=features < M)
     if block == 0:
         cols = tl.arange(0, EP)
-        tl.store(plain_ptr + slot * (E + 1) + cols, tl.max(plain, axis=0), mask=cols < E)
-        tl.store(plain_ptr + slot * (E + 1) + E, tl.sum(tally, axis=0))
+        tl.store(p_plain + slot * (E + 1) + cols, tl.max(plain, axis=0), mask=cols < E)
+        tl.store(p_plain + slot * (E + 1) + E, tl.sum(tally, axis=0))
 
 
 @triton.jit
-def with_constant(wide, narrow, inside, wide_sum, narrow_sum, constant):
+def with_constant(wide, narrow, m_features, wide_sum, narrow_sum, constant):
     """S and s from T and t, for the features inside."""
-    wide = tl.where(inside[:, None], wide + constant * wide_sum[None, :], 0.0)
-    return wide, tl.where(inside, narrow + constant * narrow_sum, 0.0)
+    wide = tl.where(m_features[:, None], wide + constant * wide_sum[None, :], 0.0)
+    return wide, tl.where(m_features, narrow + constant * narrow_sum, 0.0)
 
 
 @triton.jit(do_not_specialize=RUNTIME_SIZES)
 def assemble(
-    wide_ptr, narrow_ptr, peak_ptr, plain_ptr, state_ptr, weight_ptr, base_ptr, top_ptr,
-    splits, constant, eps,
-    M: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, EP: tl.constexpr,
-    PEAKED: tl.constexpr, OPERAND: tl.constexpr,
-):  # fmt: skip
+    p_wide,
+    p_narrow,
+    p_peak,
+    p_plain,
+    p_state,
+    p_weight,
+    p_p_rows,
+    p_top,
+    splits,
+    constant,
+    eps,
+    M: tl.constexpr,
+    E: tl.constexpr,
+    BM: tl.constexpr,
+    EP: tl.constexpr,
+    PEAKED: tl.constexpr,
+    OPERAND: tl.constexpr,
+):
     """S, s and b of one head, from its pieces."""
-    bh = tl.program_id(0).to(tl.int64)
+    i_bh = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, EP)
     wide_sum = tl.zeros([EP], tl.float32)
     narrow_sum = 0.0
     top = float("-inf")
     for split in range(splits):
-        slot = bh * splits + split
-        wide_sum += tl.load(plain_ptr + slot * (E + 1) + cols, mask=cols < E, other=0.0)
-        narrow_sum += tl.load(plain_ptr + slot * (E + 1) + E)
+        slot = i_bh * splits + split
+        wide_sum += tl.load(p_plain + slot * (E + 1) + cols, mask=cols < E, other=0.0)
+        narrow_sum += tl.load(p_plain + slot * (E + 1) + E)
         if PEAKED:
             for first in range(0, M, BM):
                 features = first + tl.arange(0, BM)
-                peak = tl.load(peak_ptr + slot * M + features, features < M, float("-inf"))
+                peak = tl.load(p_peak + slot * M + features, features < M, float("-inf"))
                 top = tl.maximum(top, tl.max(peak, axis=0))
     if PEAKED:
         top = tl.where(top == float("-inf"), 0.0, top)
-        tl.store(top_ptr + bh, top)
+        tl.store(p_top + i_bh, top)
     base = tl.zeros([EP], tl.float32)
     base_weight = 0.0
     for first in range(0, M, BM):
         features = first + tl.arange(0, BM)
-        inside = features < M
+        m_features = features < M
         wide = tl.zeros([BM, EP], tl.float32)
         narrow = tl.zeros([BM], tl.float32)
         for split in range(splits):
-            slot = bh * splits + split
-            part = load_rows(wide_ptr + slot * M * E, features, inside, E, 0, E, EP, 1)
-            thin = tl.load(narrow_ptr + slot * M + features, mask=inside, other=0.0)
+            slot = i_bh * splits + split
+            part = load_rows(p_wide + slot * M * E, features, m_features, E, 0, E, EP, 1)
+            thin = tl.load(p_narrow + slot * M + features, mask=m_features, other=0.0)
             if PEAKED:
-                peak = tl.load(peak_ptr + slot * M + features, inside, float("-inf"))
+                peak = tl.load(p_peak + slot * M + features, m_features, float("-inf"))
                 fade = tl.exp2(peak - top)
                 part *= fade[:, None]
                 thin *= fade
             wide += part
             narrow += thin
-        wide, narrow = with_constant(wide, narrow, inside, wide_sum, narrow_sum, constant)
+        wide, narrow = with_constant(wide, narrow, m_features, wide_sum, narrow_sum, constant)
         base += tl.sum(wide, axis=0)
         base_weight += tl.sum(narrow, axis=0)
         state = rounded(wide, OPERAND)
-        store_rows(state_ptr + bh * M * E, features, inside, E, 0, E, EP, 1, state)
-        tl.store(weight_ptr + bh * M + features, narrow, mask=inside)
+        store_rows(p_state + i_bh * M * E, features, m_features, E, 0, E, EP, 1, state)
+        tl.store(p_weight + i_bh * M + features, narrow, mask=m_features)
     base = constant * base + eps * wide_sum
-    tl.store(base_ptr + bh * (E + 1) + cols, base, mask=cols < E)
-    tl.store(base_ptr + bh * (E + 1) + E, constant * base_weight + eps * narrow_sum)
+    tl.store(p_p_rows + i_bh * (E + 1) + cols, base, mask=cols < E)
+    tl.store(p_p_rows + i_bh * (E + 1) + E, constant * base_weight + eps * narrow_sum)
+
+
+def run_state(
+    call: Call,
+    x: Tensor,
+    u: Tensor,
+    *,
+    constant: float,
+    eps: float,
+    key_mask: Tensor | None = None,
+    queries: QueryRows | None = None,
+) -> HeadState:
+    """Sum over keys x with values u or, given `queries`, over queries x with their scaled u."""
+    (batch, heads, length), m, e = x.shape[:3], call.num_features, call.width
+    blocks = call.tiles("state")
+    count, groups = batch * heads, triton.cdiv(m, blocks["BM"])
+    splits = pieces_of(count * groups, length, blocks, x.device)
+    chunk = triton.cdiv(triton.cdiv(length, splits), blocks["BN"]) * blocks["BN"]
+    peaked = call.feature_map == "favor_softmax" and queries is None
+    new = x.new_empty
+    wide = new(count, splits, m, e, dtype=torch.float32)
+    narrow = new(count, splits, m, dtype=torch.float32)
+    peak = new((count, splits, m) if peaked else 0, dtype=torch.float32)
+    plain = new(count, splits, e + 1, dtype=torch.float32)
+    top, pull = (None, None) if queries is None else (queries.top, queries.pull)
+    launch = launch_of(
+        accumulate, (count * splits * groups,),
+        heads, length, splits, chunk, *call.numbers(), x.stride(), u.stride(),
+        QUERY=queries is not None, MASKED=key_mask is not None, **blocks, CALL=call.constants(),
+    )  # fmt: skip
+    launch(x, u, call.weights, key_mask, top, pull, wide, narrow, peak, plain)
+    summed = HeadState(
+        new(batch, heads, m, e, dtype=state_dtype(call.dtype)),
+        new(batch, heads, m, dtype=torch.float32),
+        new(batch, heads, e + 1, dtype=torch.float32),
+        new((batch, heads) if peaked else 0, dtype=torch.float32),
+    )
+    launch = launch_of(
+        assemble, (count,), splits, constant, eps,
+        M=m, E=e, BM=min(32, padded(m)), EP=padded(e), PEAKED=peaked, OPERAND=call.operand,
+    )  # fmt: skip
+    launch(wide, narrow, peak, plain, summed.state, summed.weight, summed.base, summed.top)
+    return summed

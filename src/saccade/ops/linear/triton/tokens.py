@@ -13,18 +13,22 @@ left.
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
+import math
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from saccade.ops.dot_products import materialize
-from saccade.ops.linear.triton.blocks import (
+from saccade.ops._triton.launch import launch_of
+from saccade.ops._triton.library import head_offset, materialize
+from saccade.ops.linear.triton.library import (
     RUNTIME_SIZES,
     add_outer,
     add_rows,
     exact,
     feature,
     half_norm,
-    head_offset,
     load_projection,
     load_rows,
     product,
@@ -33,31 +37,41 @@ from saccade.ops.linear.triton.blocks import (
     slope,
     store_rows,
 )
+from saccade.ops.linear.triton.shapes import Call, HeadState, QueryRows
 
 __all__ = [
     "add_features",
     "add_key_gradients",
     "divided",
     "input_gradient",
-    "key_gradient",
     "key_shift",
     "map_input",
-    "mix",
-    "query_gradient",
+    "run_key_gradient",
+    "run_mix",
+    "run_query_gradient",
     "scaled_gradient",
 ]
 
 
 @triton.jit
 def add_features(
-    acc, total, top, z, state, weight, inside, factor,
-    PADDED: tl.constexpr, MAP: tl.constexpr, OPERAND: tl.constexpr,
-):  # fmt: skip
+    acc,
+    total,
+    top,
+    z,
+    state,
+    weight,
+    m_features,
+    factor,
+    PADDED: tl.constexpr,
+    MAP: tl.constexpr,
+    OPERAND: tl.constexpr,
+):
     """g S and g.s with one more block of features, and the largest exponent so far."""
     if MAP == "favor_softmax":
         y = z * factor
         if PADDED:
-            y = tl.where(inside[None, :], y, float("-inf"))
+            y = tl.where(m_features[None, :], y, float("-inf"))
         highest = tl.maximum(top, tl.max(y, axis=1))
         g = tl.exp2(y - highest[:, None])
         fade = tl.exp2(top - highest)
@@ -81,53 +95,74 @@ def divided(acc, total, base, base_weight):
 
 @triton.jit(do_not_specialize=RUNTIME_SIZES)
 def mix(
-    q_ptr, w_ptr, state_ptr, weight_ptr, base_ptr, out_ptr, total_ptr, top_ptr,
-    heads, tokens, factor, qb, qh, qn, qd, ob, oh, on,
-    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    DP: tl.constexpr, EP: tl.constexpr, MAP: tl.constexpr, PARTS: tl.constexpr,
-    OPERAND: tl.constexpr,
-):  # fmt: skip
+    p_q,
+    p_w,
+    p_state,
+    p_weight,
+    p_p_rows,
+    p_out,
+    p_total,
+    p_top,
+    heads,
+    tokens,
+    factor,
+    q_strides,
+    out_strides,
+    CALL: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+):
     """Outputs o and denominators z; for FAVOR+ also the largest exponent of each query."""
+    M: tl.constexpr = CALL.M
+    D: tl.constexpr = CALL.D
+    E: tl.constexpr = CALL.E
+    DP: tl.constexpr = CALL.DP
+    EP: tl.constexpr = CALL.EP
+    MAP: tl.constexpr = CALL.MAP
+    PARTS: tl.constexpr = CALL.PARTS
+    OPERAND: tl.constexpr = CALL.OPERAND
+    qb, qh, qn, qd = q_strides
+    ob, oh, on = out_strides
     tiles = tl.cdiv(tokens, BN)
-    bh = (tl.program_id(0) // tiles).to(tl.int64)
+    i_bh = (tl.program_id(0) // tiles).to(tl.int64)
     rows = (tl.program_id(0) % tiles) * BN + tl.arange(0, BN)
-    keep = rows < tokens
-    q_ptr += head_offset(bh, heads, qb, qh)
+    m_rows = rows < tokens
+    p_q += head_offset(i_bh, heads, qb, qh)
     if MAP != "identity":
-        x = load_rows(q_ptr, rows, keep, qn, 0, D, DP, qd)
+        x = load_rows(p_q, rows, m_rows, qn, 0, D, DP, qd)  # (BN, DP)
     top = tl.full([BN], float("-inf"), tl.float32)
     acc = tl.zeros([BN, EP], tl.float32)
     total = tl.zeros([BN], tl.float32)
     for first in range(0, M, BM):
         features = first + tl.arange(0, BM)
-        inside = features < M
+        m_features = features < M
         if MAP == "identity":
-            z = load_rows(q_ptr, rows, keep, qn, first, M, BM, qd).to(tl.float32)
+            z = load_rows(p_q, rows, m_rows, qn, first, M, BM, qd).to(tl.float32)  # (BN, BM)
         else:
-            w, rest = load_projection(w_ptr, first, M, D, BM, DP, PARTS)
+            w, rest = load_projection(p_w, first, M, D, BM, DP, PARTS)
             z = project(x, w, rest, PARTS, OPERAND)
-        state = load_rows(state_ptr + bh * M * E, features, inside, E, 0, E, EP, 1)
-        weight = tl.load(weight_ptr + bh * M + features, mask=inside, other=0.0)
+        state = load_rows(p_state + i_bh * M * E, features, m_features, E, 0, E, EP, 1)  # (BM, EP)
+        weight = tl.load(p_weight + i_bh * M + features, mask=m_features, other=0.0)
         acc, total, top = add_features(
-            acc, total, top, z, state, weight, inside, factor, M % BM != 0, MAP, OPERAND
+            acc, total, top, z, state, weight, m_features, factor, M % BM != 0, MAP, OPERAND
         )
     cols = tl.arange(0, EP)
-    base = tl.load(base_ptr + bh * (E + 1) + cols, mask=cols < E, other=0.0)
-    out, z = divided(acc, total, base, tl.load(base_ptr + bh * (E + 1) + E))
-    store_rows(out_ptr + head_offset(bh, heads, ob, oh), rows, keep, on, 0, E, EP, 1, out)
-    tl.store(total_ptr + bh * tokens + rows, z, mask=keep)
+    base = tl.load(p_p_rows + i_bh * (E + 1) + cols, mask=cols < E, other=0.0)
+    out, z = divided(acc, total, base, tl.load(p_p_rows + i_bh * (E + 1) + E))
+    store_rows(p_out + head_offset(i_bh, heads, ob, oh), rows, m_rows, on, 0, E, EP, 1, out)
+    tl.store(p_total + i_bh * tokens + rows, z, mask=m_rows)
     if MAP == "favor_softmax":
-        tl.store(top_ptr + bh * tokens + rows, top, mask=keep)
+        tl.store(p_top + i_bh * tokens + rows, top, mask=m_rows)
 
 
 @triton.jit
-def map_input(z, shift, inside, factor, PADDED: tl.constexpr, MAP: tl.constexpr):
+def map_input(z, shift, m_features, factor, PADDED: tl.constexpr, MAP: tl.constexpr):
     """What the map is taken of; `shift` is what FAVOR+ takes off the exponents."""
     y = z * factor
     if MAP == "favor_softmax":
         y -= shift[:, None]
         if PADDED:
-            y = tl.where(inside[None, :], y, float("-inf"))
+            y = tl.where(m_features[None, :], y, float("-inf"))
     return y
 
 
@@ -149,67 +184,109 @@ def scaled_gradient(grad, out, total, OPERAND: tl.constexpr):
 
 @triton.jit(do_not_specialize=RUNTIME_SIZES)
 def query_gradient(
-    q_ptr, w_ptr, state_ptr, weight_ptr, grad_ptr, out_ptr, total_ptr, top_ptr,
-    scaled_ptr, pull_ptr, dq_ptr,
-    heads, tokens, factor, root, qb, qh, qn, qd, gb, gh, gn, gd, ob, oh, on, db, dh, dn,
-    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    DP: tl.constexpr, EP: tl.constexpr, MAP: tl.constexpr, PARTS: tl.constexpr,
-    OPERAND: tl.constexpr,
-):  # fmt: skip
+    p_q,
+    p_w,
+    p_state,
+    p_weight,
+    p_grad,
+    p_out,
+    p_total,
+    p_top,
+    p_scaled,
+    p_pull,
+    p_dq,
+    heads,
+    tokens,
+    factor,
+    root,
+    q_strides,
+    grad_strides,
+    out_strides,
+    dq_strides,
+    CALL: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+):
     """Gradients of the queries, and u and y for the gradient of the state."""
+    M: tl.constexpr = CALL.M
+    D: tl.constexpr = CALL.D
+    E: tl.constexpr = CALL.E
+    DP: tl.constexpr = CALL.DP
+    EP: tl.constexpr = CALL.EP
+    MAP: tl.constexpr = CALL.MAP
+    PARTS: tl.constexpr = CALL.PARTS
+    OPERAND: tl.constexpr = CALL.OPERAND
+    qb, qh, qn, qd = q_strides
+    gb, gh, gn, gd = grad_strides
+    ob, oh, on = out_strides
+    db, dh, dn = dq_strides
     tiles = tl.cdiv(tokens, BN)
-    bh = (tl.program_id(0) // tiles).to(tl.int64)
+    i_bh = (tl.program_id(0) // tiles).to(tl.int64)
     rows = (tl.program_id(0) % tiles) * BN + tl.arange(0, BN)
-    keep = rows < tokens
-    q_ptr += head_offset(bh, heads, qb, qh)
-    dq_ptr += head_offset(bh, heads, db, dh)
-    grad = load_rows(grad_ptr + head_offset(bh, heads, gb, gh), rows, keep, gn, 0, E, EP, gd)
-    out = load_rows(out_ptr + head_offset(bh, heads, ob, oh), rows, keep, on, 0, E, EP, 1)
-    total = tl.load(total_ptr + bh * tokens + rows, mask=keep, other=1.0)
+    m_rows = rows < tokens
+    p_q += head_offset(i_bh, heads, qb, qh)
+    p_dq += head_offset(i_bh, heads, db, dh)
+    grad = load_rows(p_grad + head_offset(i_bh, heads, gb, gh), rows, m_rows, gn, 0, E, EP, gd)
+    out = load_rows(p_out + head_offset(i_bh, heads, ob, oh), rows, m_rows, on, 0, E, EP, 1)
+    total = tl.load(p_total + i_bh * tokens + rows, mask=m_rows, other=1.0)
     u, pull = scaled_gradient(grad, out, total, OPERAND)
-    store_rows(scaled_ptr + bh * tokens * E, rows, keep, E, 0, E, EP, 1, u)
-    tl.store(pull_ptr + bh * tokens + rows, pull, mask=keep)
+    store_rows(p_scaled + i_bh * tokens * E, rows, m_rows, E, 0, E, EP, 1, u)
+    tl.store(p_pull + i_bh * tokens + rows, pull, mask=m_rows)
     shift = pull
     if MAP != "identity":
-        x = load_rows(q_ptr, rows, keep, qn, 0, D, DP, qd)
+        x = load_rows(p_q, rows, m_rows, qn, 0, D, DP, qd)  # (BN, DP)
     if MAP == "favor_softmax":
-        shift = tl.load(top_ptr + bh * tokens + rows, mask=keep, other=0.0)
+        shift = tl.load(p_top + i_bh * tokens + rows, mask=m_rows, other=0.0)
     acc = tl.zeros([BN, DP], tl.float32)
     along = tl.zeros([BN], tl.float32)
     for first in range(0, M, BM):
         features = first + tl.arange(0, BM)
-        inside = features < M
-        state = load_rows(state_ptr + bh * M * E, features, inside, E, 0, E, EP, 1)
-        weight = tl.load(weight_ptr + bh * M + features, mask=inside, other=0.0)
+        m_features = features < M
+        state = load_rows(p_state + i_bh * M * E, features, m_features, E, 0, E, EP, 1)  # (BM, EP)
+        weight = tl.load(p_weight + i_bh * M + features, mask=m_features, other=0.0)
         dg = product(u, tl.trans(state), tl.zeros([BN, BM], tl.float32), OPERAND)
         dg = add_outer(dg, pull, weight, OPERAND)
         if MAP == "identity":
-            store_rows(dq_ptr, rows, keep, dn, first, M, BM, 1, dg)
+            store_rows(p_dq, rows, m_rows, dn, first, M, BM, 1, dg)
         else:
-            w, rest = load_projection(w_ptr, first, M, D, BM, DP, PARTS)
+            w, rest = load_projection(p_w, first, M, D, BM, DP, PARTS)
             z = project(x, w, rest, PARTS, OPERAND)
-            y = map_input(z, shift, inside, factor, M % BM != 0, MAP)
+            y = map_input(z, shift, m_features, factor, M % BM != 0, MAP)
             dz = dg * slope(y, feature(y, MAP, OPERAND), MAP, OPERAND)
             acc = materialize(product(rounded(dz, OPERAND), exact(w, OPERAND), acc, OPERAND))
             along += tl.sum(dz, axis=1)
     if MAP != "identity":
-        store_rows(dq_ptr, rows, keep, dn, 0, D, DP, 1, input_gradient(acc, along, x, root, MAP))
+        store_rows(p_dq, rows, m_rows, dn, 0, D, DP, 1, input_gradient(acc, along, x, root, MAP))
 
 
 @triton.jit
-def key_shift(x, seen, top, norm):
+def key_shift(x, m_seen, top, norm):
     """What FAVOR+ takes off the exponents of keys; a hidden key's features vanish."""
-    return tl.where(seen, half_norm(x, norm) + top, float("inf"))
+    return tl.where(m_seen, half_norm(x, norm) + top, float("inf"))
 
 
 @triton.jit
 def add_key_gradients(
-    dk, dv, along, x, v, w, rest, state, weight, shift, inside, factor,
-    PADDED: tl.constexpr, MAP: tl.constexpr, PARTS: tl.constexpr, OPERAND: tl.constexpr,
-):  # fmt: skip
+    dk,
+    dv,
+    along,
+    x,
+    v,
+    w,
+    rest,
+    state,
+    weight,
+    shift,
+    m_features,
+    factor,
+    PADDED: tl.constexpr,
+    MAP: tl.constexpr,
+    PARTS: tl.constexpr,
+    OPERAND: tl.constexpr,
+):
     """dz W, g dS and the sum of dz with one more block of features."""
     z = project(x, w, rest, PARTS, OPERAND)
-    y = map_input(z, shift, inside, factor, PADDED, MAP)
+    y = map_input(z, shift, m_features, factor, PADDED, MAP)
     g = feature(y, MAP, OPERAND)
     dv = materialize(product(rounded(g, OPERAND), state, dv, OPERAND))
     dg = product(v, tl.trans(state), tl.zeros(z.shape, tl.float32), OPERAND)
@@ -221,54 +298,145 @@ def add_key_gradients(
 
 @triton.jit(do_not_specialize=RUNTIME_SIZES)
 def key_gradient(
-    k_ptr, v_ptr, w_ptr, mask_ptr, state_ptr, weight_ptr, base_ptr, top_ptr, dk_ptr, dv_ptr,
-    heads, tokens, factor, norm, root,
-    kb, kh, kn, kd, vb, vh, vn, vd, dkb, dkh, dkn, dvb, dvh, dvn,
-    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    DP: tl.constexpr, EP: tl.constexpr, MAP: tl.constexpr, MASKED: tl.constexpr,
-    PARTS: tl.constexpr, OPERAND: tl.constexpr,
-):  # fmt: skip
+    p_k,
+    p_v,
+    p_w,
+    p_mask,
+    p_state,
+    p_weight,
+    p_p_rows,
+    p_top,
+    p_dk,
+    p_dv,
+    heads,
+    tokens,
+    factor,
+    norm,
+    root,
+    k_strides,
+    v_strides,
+    dk_strides,
+    dv_strides,
+    CALL: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    MASKED: tl.constexpr,
+):
     """Gradients of keys and values; zero where masked."""
+    M: tl.constexpr = CALL.M
+    D: tl.constexpr = CALL.D
+    E: tl.constexpr = CALL.E
+    DP: tl.constexpr = CALL.DP
+    EP: tl.constexpr = CALL.EP
+    MAP: tl.constexpr = CALL.MAP
+    PARTS: tl.constexpr = CALL.PARTS
+    OPERAND: tl.constexpr = CALL.OPERAND
+    kb, kh, kn, kd = k_strides
+    vb, vh, vn, vd = v_strides
+    dkb, dkh, dkn = dk_strides
+    dvb, dvh, dvn = dv_strides
     tiles = tl.cdiv(tokens, BN)
-    bh = (tl.program_id(0) // tiles).to(tl.int64)
+    i_bh = (tl.program_id(0) // tiles).to(tl.int64)
     rows = (tl.program_id(0) % tiles) * BN + tl.arange(0, BN)
-    keep = rows < tokens
-    seen = keep
+    m_rows = rows < tokens
+    m_seen = m_rows
     if MASKED:
-        seen = tl.load(mask_ptr + bh // heads * tokens + rows, mask=keep, other=0) != 0
-    k_ptr += head_offset(bh, heads, kb, kh)
-    dk_ptr += head_offset(bh, heads, dkb, dkh)
-    v = load_rows(v_ptr + head_offset(bh, heads, vb, vh), rows, seen, vn, 0, E, EP, vd)
+        m_seen = tl.load(p_mask + i_bh // heads * tokens + rows, mask=m_rows, other=0) != 0
+    p_k += head_offset(i_bh, heads, kb, kh)
+    p_dk += head_offset(i_bh, heads, dkb, dkh)
+    v = load_rows(p_v + head_offset(i_bh, heads, vb, vh), rows, m_seen, vn, 0, E, EP, vd)
     v = exact(v, OPERAND)
     shift = tl.zeros([BN], tl.float32)
     if MAP != "identity":
-        x = load_rows(k_ptr, rows, seen, kn, 0, D, DP, kd)
+        x = load_rows(p_k, rows, m_seen, kn, 0, D, DP, kd)  # (BN, DP)
     if MAP == "favor_softmax":
-        shift = key_shift(x, seen, tl.load(top_ptr + bh), norm)
+        shift = key_shift(x, m_seen, tl.load(p_top + i_bh), norm)
     dk = tl.zeros([BN, DP], tl.float32)
     dv = tl.zeros([BN, EP], tl.float32)
     along = tl.zeros([BN], tl.float32)
     for first in range(0, M, BM):
         features = first + tl.arange(0, BM)
-        inside = features < M
-        state = load_rows(state_ptr + bh * M * E, features, inside, E, 0, E, EP, 1)
-        weight = tl.load(weight_ptr + bh * M + features, mask=inside, other=0.0)
+        m_features = features < M
+        state = load_rows(p_state + i_bh * M * E, features, m_features, E, 0, E, EP, 1)  # (BM, EP)
+        weight = tl.load(p_weight + i_bh * M + features, mask=m_features, other=0.0)
         if MAP == "identity":
-            g = load_rows(k_ptr, rows, seen, kn, first, M, BM, kd).to(tl.float32)
+            g = load_rows(p_k, rows, m_seen, kn, first, M, BM, kd).to(tl.float32)  # (BN, BM)
             dv = materialize(product(rounded(g, OPERAND), state, dv, OPERAND))
             dg = product(v, tl.trans(state), tl.zeros([BN, BM], tl.float32), OPERAND)
-            dg = tl.where(seen[:, None], dg + weight[None, :], 0.0)
-            store_rows(dk_ptr, rows, keep, dkn, first, M, BM, 1, dg)
+            dg = tl.where(m_seen[:, None], dg + weight[None, :], 0.0)
+            store_rows(p_dk, rows, m_rows, dkn, first, M, BM, 1, dg)
         else:
-            w, rest = load_projection(w_ptr, first, M, D, BM, DP, PARTS)
+            w, rest = load_projection(p_w, first, M, D, BM, DP, PARTS)
             dk, dv, along = add_key_gradients(
-                dk, dv, along, x, v, w, rest, state, weight, shift, inside, factor,
+                dk, dv, along, x, v, w, rest, state, weight, shift, m_features, factor,
                 M % BM != 0, MAP, PARTS, OPERAND,
             )  # fmt: skip
     cols = tl.arange(0, EP)
-    dv += tl.load(base_ptr + bh * (E + 1) + cols, mask=cols < E, other=0.0)[None, :]
-    dv = tl.where(seen[:, None], dv, 0.0)
-    store_rows(dv_ptr + head_offset(bh, heads, dvb, dvh), rows, keep, dvn, 0, E, EP, 1, dv)
+    dv += tl.load(p_p_rows + i_bh * (E + 1) + cols, mask=cols < E, other=0.0)[None, :]
+    dv = tl.where(m_seen[:, None], dv, 0.0)
+    store_rows(p_dv + head_offset(i_bh, heads, dvb, dvh), rows, m_rows, dvn, 0, E, EP, 1, dv)
     if MAP != "identity":
-        dk = tl.where(seen[:, None], input_gradient(dk, along, x, root, MAP), 0.0)
-        store_rows(dk_ptr, rows, keep, dkn, 0, D, DP, 1, dk)
+        dk = tl.where(m_seen[:, None], input_gradient(dk, along, x, root, MAP), 0.0)
+        store_rows(p_dk, rows, m_rows, dkn, 0, D, DP, 1, dk)
+
+
+def run_mix(call: Call, q: Tensor, summed: HeadState, out: Tensor) -> tuple[Tensor, Tensor]:
+    """Write the output; give every query's denominator and, for FAVOR+, largest exponent."""
+    batch, heads, length = q.shape[:3]
+    favor = call.feature_map == "favor_softmax"
+    total = q.new_empty(batch, heads, length, dtype=torch.float32)
+    top = q.new_empty((batch, heads, length) if favor else 0, dtype=torch.float32)
+    blocks = call.tiles("mix")
+    launch = launch_of(
+        mix, (batch * heads * triton.cdiv(length, blocks["BN"]),),
+        heads, length, call.numbers()[0], q.stride(), out.stride()[:3],
+        **blocks, CALL=call.constants(),
+    )  # fmt: skip
+    launch(q, call.weights, summed.state, summed.weight, summed.base, out, total, top)
+    return total, top
+
+
+def run_query_gradient(
+    call: Call,
+    q: Tensor,
+    summed: HeadState,
+    rows: QueryRows,
+    grad: Tensor,
+    out: Tensor,
+    dq: Tensor,
+) -> None:
+    """Write dq, and u and y of the rows."""
+    batch, heads, length = q.shape[:3]
+    blocks = call.tiles("gradient")
+    launch = launch_of(
+        query_gradient, (batch * heads * triton.cdiv(length, blocks["BN"]),),
+        heads, length, call.numbers()[0], math.sqrt(call.scale),
+        q.stride(), grad.stride(), out.stride()[:3], dq.stride()[:3],
+        **blocks, CALL=call.constants(),
+    )  # fmt: skip
+    launch(
+        q, call.weights, summed.state, summed.weight, grad, out,
+        *rows, dq,
+    )  # fmt: skip
+
+
+def run_key_gradient(
+    call: Call,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    summed: HeadState,
+    top: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+) -> None:
+    """Write dk and dv from the gradient of the state."""
+    batch, heads, length = k.shape[:3]
+    blocks = call.tiles("gradient")
+    launch = launch_of(
+        key_gradient, (batch * heads * triton.cdiv(length, blocks["BN"]),),
+        heads, length, *call.numbers(), math.sqrt(call.scale),
+        k.stride(), v.stride(), dk.stride()[:3], dv.stride()[:3],
+        MASKED=key_mask is not None, **blocks, CALL=call.constants(),
+    )  # fmt: skip
+    launch(k, v, call.weights, key_mask, summed.state, summed.weight, summed.base, top, dk, dv)

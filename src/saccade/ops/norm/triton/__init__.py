@@ -4,6 +4,6 @@ Importing this package needs triton; callers ask `saccade.ops.norm.add_norm`, wh
 it is there.
 """
 
-from saccade.ops.norm.triton.operators import fused
+from saccade.ops.norm.triton.api import fused
 
 __all__ = ["fused"]

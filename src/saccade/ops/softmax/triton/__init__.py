@@ -3,6 +3,6 @@
 Importing this package needs triton; callers ask `saccade.ops.backends` first.
 """
 
-from saccade.ops.softmax.triton.operators import fused
+from saccade.ops.softmax.triton.api import fused
 
 __all__ = ["fused"]

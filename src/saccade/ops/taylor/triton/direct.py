@@ -1,57 +1,361 @@
-"""The direct algorithm: grids, buffers and launches of its kernels."""
+"""The direct algorithm, flash-style: scores never leave registers, no exponential, no maximum.
+
+With s = x.k, x = alpha q, w' = b s + a s^2 and all sums over keys divided by N:
+
+    o = (sum w' v + c sum v) / z,    z = sum w' + c m
+    ds = (dy.v + dz) (b + 2 a s),    dv = sum w' dy + c sum dy,    dx = sum ds k,   dk = sum ds x
+
+Rows that a program holds are normalized as they are loaded; those that go by enter the products as
+they are, and their lengths cost nothing in the loop: those of keys are in the coefficients of s and
+s^2 (`key_sums`, backwards `direct_keys`), those of queries in that of s^2, in dy and in dz
+(`weighted_row_gradients`).
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import functools
 
+import triton
+import triton.language as tl
 from torch import Tensor
 
-from saccade.ops.launches import Launch, compiled_at_once, is_dry_run
-from saccade.ops.taylor.triton.direct_kernels import direct_forward, direct_keys, direct_queries
-from saccade.ops.taylor.triton.hopper import is_aligned
-from saccade.ops.taylor.triton.hopper_backward import Backward, backward_launches
-from saccade.ops.taylor.triton.hopper_forward import run_forward
-from saccade.ops.taylor.triton.problem import KEPT_FORMS, Form, Grads, Problem, ceil_div
+from saccade.ops._triton.launch import Launch, compiled_at_once, is_dry_run
+from saccade.ops._triton.library import head_offset, materialize
+from saccade.ops._triton.tiles import ceil_div
+from saccade.ops.taylor.triton.direct_hopper import (
+    Backward,
+    backward_launches,
+    is_aligned,
+    run_forward,
+)
+from saccade.ops.taylor.triton.library import (
+    add_row_sums,
+    kept_rows,
+    load_rows,
+    load_share,
+    load_table,
+    multiples,
+    multiply,
+    output_factor,
+    product,
+    pull_back,
+    pull_back_weighted,
+    rounded,
+    rounded_sum,
+    row_factors,
+    scale_add,
+    store_coefficients,
+    store_rows,
+    table_offset,
+    table_place,
+)
 from saccade.ops.taylor.triton.rows import (
     coefficient_tables,
     sum_keys,
     temperature_gradient,
     weighted_gradients,
 )
+from saccade.ops.taylor.triton.shapes import KEPT_FORMS, Form, Grads, Problem
 
 __all__ = ["run_direct", "run_direct_backward"]
 
 
-def _launch(f: Form, kernel: object, name: str, *numbers: float, over: int, rows: int) -> Launch:
-    """A program for each block of `rows`, in each a loop `over` tokens."""
+@triton.jit
+def direct_forward(
+    p_q,
+    p_k,
+    p_v,
+    p_mask,
+    p_temperature,
+    p_curves,
+    p_slopes,
+    p_share,
+    p_sum_v,
+    p_out,
+    p_total,
+    sizes,
+    q_strides,
+    k_strides,
+    v_strides,
+    coefficients,
+    FLAGS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    LIFT: tl.constexpr,
+    EVEN: tl.constexpr,
+):
+    """o and, where they are to be kept, z of a block of queries."""
+    DP: tl.constexpr = FLAGS.DP
+    EP: tl.constexpr = FLAGS.EP
+    NORMALIZE: tl.constexpr = FLAGS.NORMALIZE
+    MASKED: tl.constexpr = FLAGS.MASKED
+    GRAIN: tl.constexpr = FLAGS.GRAIN
+    DTYPE: tl.constexpr = FLAGS.DTYPE
+    PRECISION: tl.constexpr = FLAGS.PRECISION
+    heads, queries, keys, D, E = sizes
+    qb, qh, qn, qd = q_strides
+    kb, kh, kn, kd = k_strides
+    vb, vh, vn, vd = v_strides
+    scale, inv_keys, a, b, c, min_weight, lift = coefficients
+    D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn = multiples(
+        (D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn), GRAIN
+    )
+    first, i_bh = tl.program_id(0) * ROWS, tl.program_id(1)
+    m_rows = first + tl.arange(0, ROWS) < queries
+    o_d, o_e = tl.arange(0, DP), tl.arange(0, EP)
+    factor = scale
+    if NORMALIZE:
+        factor = scale * tl.load(p_temperature + i_bh % heads)
+    p_q_rows = p_q + head_offset(i_bh, heads, qb, qh) + first.to(tl.int64) * qn
+    x = load_rows(p_q_rows, m_rows, o_d, D, qn, qd, False).to(tl.float32)  # (ROWS, DP)
+    x = (x * row_factors(x, factor, NORMALIZE)[:, None]).to(DTYPE)
+    p_k_rows, p_v_rows = (
+        p_k + head_offset(i_bh, heads, kb, kh),
+        p_v + head_offset(i_bh, heads, vb, vh),
+    )
+    p_mask += (i_bh // heads).to(tl.int64) * keys
+    p_curves += table_offset(i_bh, keys)
+    p_slopes += table_offset(i_bh, keys)
+    acc = tl.zeros([ROWS, EP], tl.float32)
+    sums = tl.zeros([ROWS, 8], tl.float32)
+    for start in range(0, keys, BLOCK):
+        m_block = kept_rows(start, keys, p_mask, BLOCK, MASKED)
+        k = load_rows(p_k_rows, m_block, o_d, D, kn, kd, EVEN).to(DTYPE)  # (BLOCK, DP)
+        v = load_rows(p_v_rows, m_block, o_e, E, vn, vd, EVEN).to(DTYPE)  # (BLOCK, EP)
+        s = rounded(product(x, tl.trans(k), None, PRECISION), DTYPE)
+        curve, slope = a, b
+        if NORMALIZE:
+            curve = load_table(p_curves, start, BLOCK)[None, :]  # (1, BLOCK)
+            slope = load_table(p_slopes, start, BLOCK)[None, :]  # (1, BLOCK)
+        w = multiply(s, scale_add(s, curve, slope))
+        sums = add_row_sums(sums, w)
+        acc = product(w, v, acc, PRECISION)
+        if DP < 128 or MASKED:  # the widest stays whole without, unmasked, and overlaps the next
+            acc = materialize(acc)
+        p_k_rows += BLOCK * kn
+        p_v_rows += BLOCK * vn
+    share = load_share(p_share, i_bh // heads, MASKED)
+    z = tl.maximum(tl.sum(sums, axis=1) * inv_keys + c * share, min_weight * share)
+    z = tl.where(z > 0, z, 1.0)
+    constant = tl.load(p_sum_v + i_bh.to(tl.int64) * E + o_e, mask=o_e < E, other=0.0)
+    acc = (acc + c * constant[None, :]) * (output_factor(share, lift, LIFT) * inv_keys / z)[:, None]
+    row = i_bh.to(tl.int64) * queries + first
+    store_rows(p_out + row * E, m_rows, o_e, E, E, acc)
+    if p_total is not None:
+        tl.store(p_total + row + tl.arange(0, ROWS), z, mask=m_rows)
+
+
+@triton.jit
+def direct_queries(
+    p_q,
+    p_k,
+    p_v,
+    p_mask,
+    p_temperature,
+    p_curves,
+    p_slopes,
+    p_dy,
+    p_dz,
+    p_dq,
+    p_dt,
+    sizes,
+    q_strides,
+    k_strides,
+    v_strides,
+    coefficients,
+    FLAGS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EVEN: tl.constexpr,
+):
+    """The gradient of a block of queries, and their share of the temperature's."""
+    DP: tl.constexpr = FLAGS.DP
+    EP: tl.constexpr = FLAGS.EP
+    NORMALIZE: tl.constexpr = FLAGS.NORMALIZE
+    MASKED: tl.constexpr = FLAGS.MASKED
+    GRAIN: tl.constexpr = FLAGS.GRAIN
+    DTYPE: tl.constexpr = FLAGS.DTYPE
+    PRECISION: tl.constexpr = FLAGS.PRECISION
+    heads, queries, keys, D, E = sizes
+    qb, qh, qn, qd = q_strides
+    kb, kh, kn, kd = k_strides
+    vb, vh, vn, vd = v_strides
+    scale, inv_keys, a, b = coefficients
+    D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn = multiples(
+        (D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn), GRAIN
+    )
+    block, i_bh = tl.program_id(0), tl.program_id(1)
+    first = block * ROWS
+    m_rows = first + tl.arange(0, ROWS) < queries
+    o_d, o_e = tl.arange(0, DP), tl.arange(0, EP)
+    factor = scale
+    if NORMALIZE:
+        factor = scale * tl.load(p_temperature + i_bh % heads)
+    p_q_rows = p_q + head_offset(i_bh, heads, qb, qh) + first.to(tl.int64) * qn
+    x = load_rows(p_q_rows, m_rows, o_d, D, qn, qd, False).to(tl.float32)  # (ROWS, DP)
+    x = (x * row_factors(x, 2 * factor, NORMALIZE)[:, None]).to(DTYPE)  # for 2 a s
+    row = i_bh.to(tl.int64) * queries + first
+    dy = load_rows(p_dy + row * E, m_rows, o_e, E, E, 1, False).to(DTYPE)  # (ROWS, EP)
+    dz = tl.load(p_dz + row + tl.arange(0, ROWS), mask=m_rows, other=0.0)
+    p_k_rows, p_v_rows = (
+        p_k + head_offset(i_bh, heads, kb, kh),
+        p_v + head_offset(i_bh, heads, vb, vh),
+    )
+    p_mask += (i_bh // heads).to(tl.int64) * keys
+    p_curves += table_offset(i_bh, keys)
+    p_slopes += table_offset(i_bh, keys)
+    dx = tl.zeros([ROWS, DP], tl.float32)
+    for start in range(0, keys, BLOCK):
+        m_block = kept_rows(start, keys, p_mask, BLOCK, MASKED)
+        k = load_rows(p_k_rows, m_block, o_d, D, kn, kd, EVEN).to(DTYPE)  # (BLOCK, DP)
+        v = load_rows(p_v_rows, m_block, o_e, E, vn, vd, EVEN).to(DTYPE)  # (BLOCK, EP)
+        s = rounded(product(x, tl.trans(k), None, PRECISION), DTYPE)
+        ds = rounded_sum(product(dy, tl.trans(v), None, PRECISION), dz[:, None], DTYPE)
+        curve, slope = a, b
+        if NORMALIZE:
+            curve = load_table(p_curves, start, BLOCK)[None, :]  # (1, BLOCK)
+            slope = load_table(p_slopes, start, BLOCK)[None, :]  # (1, BLOCK)
+        ds = multiply(ds, scale_add(s, curve, slope))
+        dx = materialize(product(ds, k, dx, PRECISION))
+        p_k_rows += BLOCK * kn
+        p_v_rows += BLOCK * vn
+    raw = load_rows(p_q_rows, m_rows, o_d, D, qn, qd, False)  # again, for its registers' sake
+    dq, dt = pull_back_weighted(dx * inv_keys, raw, factor, NORMALIZE)
+    store_rows(p_dq + row * D, m_rows, o_d, D, D, dq)
+    if NORMALIZE:
+        share = tl.sum(tl.where(m_rows, dt, 0.0), axis=0) * scale
+        tl.store(p_dt + i_bh.to(tl.int64) * tl.num_programs(0) + block, share)
+
+
+@triton.jit
+def direct_keys(
+    p_q,
+    p_k,
+    p_v,
+    p_mask,
+    p_temperature,
+    p_curves,
+    p_shifts,
+    p_dy,
+    p_sum_dy,
+    p_dk,
+    p_dv,
+    p_key_curves,
+    p_key_slopes,
+    sizes,
+    q_strides,
+    k_strides,
+    v_strides,
+    coefficients,
+    FLAGS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EVEN: tl.constexpr,
+):
+    """The gradients of a block of keys and values.
+
+    Where keys are normalized, their coefficients are kept for `direct_queries`.
+    """
+    DP: tl.constexpr = FLAGS.DP
+    EP: tl.constexpr = FLAGS.EP
+    NORMALIZE: tl.constexpr = FLAGS.NORMALIZE
+    MASKED: tl.constexpr = FLAGS.MASKED
+    GRAIN: tl.constexpr = FLAGS.GRAIN
+    DTYPE: tl.constexpr = FLAGS.DTYPE
+    PRECISION: tl.constexpr = FLAGS.PRECISION
+    heads, queries, keys, D, E = sizes
+    qb, qh, qn, qd = q_strides
+    kb, kh, kn, kd = k_strides
+    vb, vh, vn, vd = v_strides
+    scale, inv_keys, a, b, c = coefficients
+    D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn = multiples(
+        (D, E, qb, qh, qn, kb, kh, kn, vb, vh, vn), GRAIN
+    )
+    first, i_bh = tl.program_id(0) * ROWS, tl.program_id(1)
+    m_exists = first + tl.arange(0, ROWS) < keys
+    m_rows = kept_rows(first, keys, p_mask + (i_bh // heads).to(tl.int64) * keys, ROWS, MASKED)
+    o_d, o_e = tl.arange(0, DP), tl.arange(0, EP)
+    p_k_rows = p_k + head_offset(i_bh, heads, kb, kh) + first.to(tl.int64) * kn
+    p_v_rows = p_v + head_offset(i_bh, heads, vb, vh) + first.to(tl.int64) * vn
+    k = load_rows(p_k_rows, m_rows, o_d, D, kn, kd, False).to(tl.float32)  # (ROWS, DP)
+    v = load_rows(p_v_rows, m_rows, o_e, E, vn, vd, False).to(DTYPE)  # (ROWS, EP)
+    # The keys' own factor, or the scale, is in k; that of queries in the curves, dy and dz.
+    alpha = row_factors(k, 1.0 if NORMALIZE else scale, NORMALIZE)
+    k = (k * alpha[:, None]).to(DTYPE)
+    if NORMALIZE:
+        place = table_offset(i_bh, keys) + table_place(first + tl.arange(0, ROWS))
+        store_coefficients(p_key_curves, p_key_slopes, place, tl.where(m_rows, alpha, 0.0), a, b)
+    p_q_rows = p_q + head_offset(i_bh, heads, qb, qh)
+    row = i_bh.to(tl.int64) * queries
+    p_dy_rows = p_dy + row * E
+    p_curves += table_offset(i_bh, queries)
+    p_shifts += table_offset(i_bh, queries)
+    dk = tl.zeros([ROWS, DP], tl.float32)
+    dv = tl.zeros([ROWS, EP], tl.float32)
+    for start in range(0, queries, BLOCK):
+        m_block = start + tl.arange(0, BLOCK) < queries
+        x = load_rows(p_q_rows, m_block, o_d, D, qn, qd, EVEN).to(DTYPE)  # (BLOCK, DP)
+        dy = load_rows(p_dy_rows, m_block, o_e, E, E, 1, EVEN).to(DTYPE)  # (BLOCK, EP)
+        dz = load_table(p_shifts, start, BLOCK)[None, :]  # (1, BLOCK)
+        curve = a
+        if NORMALIZE:
+            curve = load_table(p_curves, start, BLOCK)[None, :]  # (1, BLOCK)
+        s = rounded(product(k, tl.trans(x), None, PRECISION), DTYPE)  # (keys, queries)
+        ds = scale_add(rounded(product(v, tl.trans(dy), None, PRECISION), DTYPE), 1.0, dz)
+        dv = materialize(product(multiply(s, scale_add(s, curve, b)), dy, dv, PRECISION))
+        ds = multiply(ds, scale_add(s, multiply(curve, 2), b))
+        dk = materialize(product(ds, x, dk, PRECISION))
+        p_q_rows += BLOCK * qn
+        p_dy_rows += BLOCK * E
+    factor = 1.0
+    if NORMALIZE:
+        factor = scale * tl.load(p_temperature + i_bh % heads)
+    sum_dy = tl.load(p_sum_dy + i_bh.to(tl.int64) * E + o_e, mask=o_e < E, other=0.0)
+    dv = (factor * dv + c * sum_dy[None, :]) * inv_keys
+    raw = load_rows(p_k_rows, m_rows, o_d, D, kn, kd, False)  # again, for its registers' sake
+    dk, _ = pull_back(dk * (factor * inv_keys), raw, 1.0 if NORMALIZE else scale, NORMALIZE)
+    row_out = i_bh.to(tl.int64) * keys + first
+    store_rows(p_dk + row_out * D, m_exists, o_d, D, D, tl.where(m_rows[:, None], dk, 0.0))
+    store_rows(p_dv + row_out * E, m_exists, o_e, E, E, tl.where(m_rows[:, None], dv, 0.0))
+
+
+def _launch(
+    f: Form, kernel: object, name: str, *numbers: float, loop_tokens: int, rows: int
+) -> Launch:
+    """A program for each block of `rows`, in each a loop over `loop_tokens`."""
     size = f.blocks(name)
-    sizes = (f.heads, f.queries, f.keys, f.dim, f.width, *f.q_stride, *f.k_stride, *f.v_stride)
+    sizes = (f.heads, f.queries, f.keys, f.dim, f.width)
     constants = {
         "ROWS": size.rows,
         "BLOCK": size.block,
-        "EVEN": f.is_even(over, size.block),
-        **f.flags(masked=True),
+        "EVEN": f.is_even(loop_tokens, size.block),
+        "FLAGS": f.flags(masked=True),
         **size.options(),
     }
     grid = (ceil_div(rows, size.rows), f.batch_heads)
     coefficients = (f.scale, 1 / max(1, f.keys), f.a, f.b, *numbers)
-    return Launch(kernel, grid, (*sizes, *coefficients), constants)
+    strides = (f.q_stride, f.k_stride, f.v_stride)
+    return Launch(kernel, grid, (sizes, *strides, coefficients), constants)
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
 def _forward_launch(f: Form) -> Launch:
     numbers = (f.c, f.floor, f.lift)
-    launch = _launch(f, direct_forward, "direct_forward", *numbers, over=f.keys, rows=f.queries)
+    launch = _launch(
+        f, direct_forward, "direct_forward", *numbers, loop_tokens=f.keys, rows=f.queries
+    )
     launch.constants |= {"LIFT": f.normalize_output}
     return launch
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
 def _queries_launch(f: Form) -> Launch:
-    return _launch(f, direct_queries, "direct_queries", over=f.keys, rows=f.queries)
+    return _launch(f, direct_queries, "direct_queries", loop_tokens=f.keys, rows=f.queries)
 
 
 @functools.lru_cache(maxsize=KEPT_FORMS)
 def _keys_launch(f: Form) -> Launch:
-    return _launch(f, direct_keys, "direct_keys", f.c, over=f.queries, rows=f.keys)
+    return _launch(f, direct_keys, "direct_keys", f.c, loop_tokens=f.queries, rows=f.keys)
 
 
 @compiled_at_once

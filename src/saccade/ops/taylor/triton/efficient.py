@@ -1,4 +1,27 @@
-"""The efficient algorithm: grids, buffers and launches of its kernels."""
+"""The efficient algorithm: features of a tile pair are formed in registers and fed to one product.
+
+A row x is cut into tiles of 16. The outer product of tiles (m, n) is 256 features; by symmetry only
+m <= n is needed, off-diagonal pairs counted twice. With sums over keys divided by N:
+
+    S = sum (k (x) k) v^T                                         (accumulate, accumulate_turned)
+    L = sum k v^T,   G = sum k k^T,   p = sum k,   r = sum v                             (moments)
+    o = (a (x (x) x) S + b x L + c r) / z,   z = a x G x + b x.p + c m                   (values)
+
+and backwards, with dS, dL, dG, dp, dr accumulated in the same way from x, dy and dz,
+
+    dx = 2 a (x (x) dy) S' + b dy L^T + dz (2 a x G + b p)                               (gradients)
+    dv = a (k (x) k) dS + b k dL + c dr                                                  (values)
+    dk = 2 a (k (x) v) dS' + b v dL^T + 2 a k dG + b dp                                  (gradients)
+
+S' is S with its second feature axis last: contracting x (x) dy with it needs no reduction over
+registers. Coefficients a, b, c are in the sums when they are stored.
+
+Outer products are taken of rows as they lie in memory; alpha^2 (alpha in x (x) dy) multiplies what
+comes out of a product, the other operand of one, or one factor of the features, never all of them.
+
+The kernels lie beside their launches: `efficient_state`, `efficient_moments`, `efficient_values`
+and `efficient_gradients`.
+"""
 
 import functools
 from collections.abc import Iterator
@@ -6,20 +29,21 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from saccade.ops.launches import Launch, compiled_at_once
-from saccade.ops.taylor.triton.efficient_kernels import gradients, unfold, values
-from saccade.ops.taylor.triton.problem import (
+from saccade.ops._triton.launch import compiled_at_once
+from saccade.ops._triton.tiles import ceil_div, multiprocessors
+from saccade.ops.taylor.triton.efficient_gradients import run_gradient
+from saccade.ops.taylor.triton.efficient_state import has_lengths, rounds, row_sums
+from saccade.ops.taylor.triton.efficient_values import values_launch
+from saccade.ops.taylor.triton.rows import quotient_gradients, temperature_gradient
+from saccade.ops.taylor.triton.shapes import (
+    FREE_BYTES,
     KEPT_FORMS,
     Form,
     Grads,
     Problem,
-    ceil_div,
-    multiprocessors,
     operands_of,
     tile_pairs,
 )
-from saccade.ops.taylor.triton.rows import quotient_gradients, temperature_gradient
-from saccade.ops.taylor.triton.sums import has_lengths, rounds, row_sums
 
 __all__ = [
     "keeps_state",
@@ -28,9 +52,6 @@ __all__ = [
     "run_efficient_backward",
     "run_in_parts",
 ]
-
-# More does not fit beside what the products themselves take, on the smallest devices.
-_HELD_BYTES = {torch.bfloat16: 64 << 10, torch.float32: 32 << 10}
 
 _STATE_SHARE = 0.24
 """Bytes that states may have beside each byte of output where they are not kept."""
@@ -41,107 +62,11 @@ _ROUNDS_OF_LAUNCHES = 0.25
 _ROWS_AT_WORK = 64
 """Rows that keep a multiprocessor busy; more would take too many short samples at once."""
 
-FREE_BYTES = 16 << 20
-"""Bytes that they may have in any case."""
-
-
-def _is_small(f: Form, pairs: int, columns: int) -> bool:
-    """Whether a program can hold the state of so many tile pairs beside all else."""
-    return pairs * 256 * columns * f.operands.itemsize <= _HELD_BYTES[f.operands]
-
-
-def _rows_per_program(f: Form, tokens: int, rows: int, hold: bool) -> int:
-    """Several blocks where the state is held, yet enough programs to fill the device."""
-    if not hold:
-        return rows
-    programs = ceil_div(tokens, rows) * f.batch_heads
-    return rows * max(1, min(8, programs // (4 * multiprocessors(f.device))))
-
-
-@functools.lru_cache(maxsize=KEPT_FORMS)
-def _values_launch(f: Form, of_queries: bool) -> Launch:
-    tokens, stride, _ = f.rows(of_queries=of_queries)
-    size = f.blocks("values")
-    hold = f.pairs <= 3 and f.width <= 32 and _is_small(f, f.pairs, f.padded_width)
-    per_program = _rows_per_program(f, tokens, size.rows, hold)
-    numbers = (
-        f.heads, tokens, f.dim, f.width, per_program, *stride,
-        f.scale if of_queries else 1.0, f.c, f.floor, f.lift,
-    )  # fmt: skip
-    constants = {
-        "TILES": f.tiles,
-        "PAIRS": f.pairs,
-        "ROWS": size.rows,
-        "PART": size.block,
-        "PIECE": size.piece,
-        "HOLD": hold,
-        "TEMPERED": of_queries and f.normalized,
-        "DIVIDE": of_queries,
-        "SHARED": of_queries and f.masked,
-        "LIFT": of_queries and f.normalize_output,
-        "EVEN": f.is_even(tokens, size.rows),
-        **f.flags(masked=not of_queries),
-        **size.options(),
-    }
-    return Launch(values, (ceil_div(tokens, per_program), f.batch_heads), numbers, constants)
-
-
-@functools.lru_cache(maxsize=KEPT_FORMS)
-def _unfold_launch(f: Form) -> Launch:
-    wide_tiles = ceil_div(f.width, 16)
-    constants = {"TILES": f.tiles, "PAIRS": f.pairs, "WIDE_TILES": wide_tiles, "DP": f.padded_dim}
-    return Launch(unfold, (f.tiles * wide_tiles, f.batch_heads), (f.width,), constants)
-
-
-@functools.lru_cache(maxsize=KEPT_FORMS)
-def _gradients_launch(f: Form, of_queries: bool) -> Launch:
-    tokens, x_stride, y_stride = f.rows(of_queries=of_queries)
-    size = f.blocks("gradients")
-    wide_tiles = ceil_div(f.width, 16)
-    small = _is_small(f, f.tiles * wide_tiles, f.padded_dim)
-    hold = small and max(f.tiles, wide_tiles) <= 2
-    per_program = _rows_per_program(f, tokens, size.rows, hold)
-    numbers = (
-        f.heads, tokens, f.dim, f.width, per_program, *x_stride, *y_stride,
-        f.scale if of_queries else 1.0,
-    )  # fmt: skip
-    constants = {
-        "TILES": f.tiles,
-        "WIDE_TILES": wide_tiles,
-        "ROWS": size.rows,
-        "PART": size.block,
-        "PIECE": size.piece,
-        "HOLD": hold,
-        "TEMPERED": of_queries and f.normalized,
-        "WEIGHTED": of_queries,
-        "EVEN": f.is_even(tokens, size.rows),
-        **f.flags(masked=not of_queries),
-        **size.options(),
-    }
-    return Launch(gradients, (ceil_div(tokens, per_program), f.batch_heads), numbers, constants)
-
-
-def _gradient(
-    p: Problem, x: Tensor, y: Tensor, r: Tensor | None, state: Tensor, sums: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Gradient of queries (with r = dz) or keys x, and each row's share of the temperature's.
-
-    Where the temperature has none, any tensor stands for the shares.
-    """
-    f, of_queries = p.form, r is not None
-    unfold_state, launch = _unfold_launch(f), _gradients_launch(f, of_queries)
-    turned = p.new(f.batch_heads, unfold_state.grid[0] * 256, f.padded_dim, dtype=f.operands)
-    unfold_state(state, turned)
-    out = p.new(*x.shape)
-    dt = p.numbers(f.batch_heads, f.queries) if of_queries and f.normalized else out
-    launch(x, y, x if r is None else r, p.key_mask, p.temperature, turned, sums, out, dt)
-    return out, dt
-
 
 def _attend(p: Problem, out: Tensor, total: Tensor | None) -> tuple[Tensor, Tensor]:
     """Write the output, and row sums where there is room for them; the state and smaller sums."""
     state, sums = row_sums(p, room=out)
-    launch = _values_launch(p.form, True)
+    launch = values_launch(p.form, True)
     launch(p.q, p.key_mask, p.temperature, p.shares(), state, sums, out, total)
     return state, sums
 
@@ -218,12 +143,12 @@ def run_efficient_backward(
 ) -> Grads:
     """Gradients of q, k, v and the temperature."""
     dy, dz = quotient_gradients(p, grad, out, total)
-    dq, dt = _gradient(p, p.q, dy, dz, state, sums)
+    dq, dt = run_gradient(p, p.q, dy, dz, state, sums)
     state, sums = row_sums(p, (dy, dz))
     del dy, dz  # as much memory as what follows takes
     dv = p.new(*p.v.shape)
-    _values_launch(p.form, False)(p.k, p.key_mask, p.temperature, p.q, state, sums, dv, None)
-    dk, _ = _gradient(p, p.k, p.v, None, state, sums)
+    values_launch(p.form, False)(p.k, p.key_mask, p.temperature, p.q, state, sums, dv, None)
+    dk, _ = run_gradient(p, p.k, p.v, None, state, sums)
     return dq, dk, dv, temperature_gradient(p, dt)
 
 

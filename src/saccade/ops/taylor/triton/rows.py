@@ -1,39 +1,256 @@
 """Passes over single rows: sums of values, coefficients of keys, gradients of quotients."""
 
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
 import functools
 from typing import NamedTuple
 
+import triton
+import triton.language as tl
 from torch import Tensor
 
-from saccade.ops.launches import Launch
-from saccade.ops.taylor.triton.blocks import TABLE_STEP
-from saccade.ops.taylor.triton.problem import (
-    KEPT_FORMS,
-    Form,
-    Problem,
-    Strides,
-    ceil_div,
-    grain_of,
-    multiprocessors,
+from saccade.ops._triton.launch import Launch
+from saccade.ops._triton.library import head_offset
+from saccade.ops._triton.tiles import ceil_div, multiprocessors
+from saccade.ops.taylor.triton.library import (
+    TABLE_STEP,
+    kept_rows,
+    load_rows,
+    load_share,
+    multiples,
+    output_factor,
+    row_factors,
+    store_coefficients,
+    store_rows,
+    table_offset,
+    table_place,
 )
-from saccade.ops.taylor.triton.row_kernels import (
-    key_sums,
-    prepare_keys,
-    row_gradients,
-    weighted_row_gradients,
-)
+from saccade.ops.taylor.triton.shapes import KEPT_FORMS, Form, Problem, Strides, grain_of
 
 __all__ = [
-    "KeySums",
-    "Weighted",
     "coefficient_tables",
     "key_splits",
+    "quotient",
     "quotient_gradients",
     "sum_keys",
     "temperature_gradient",
     "unit_keys",
     "weighted_gradients",
 ]
+
+
+@triton.jit
+def key_sums(
+    p_k,
+    p_v,
+    p_mask,
+    p_curves,
+    p_slopes,
+    p_sums,
+    sizes,
+    k_strides,
+    v_strides,
+    a,
+    b,
+    DP: tl.constexpr,
+    EP: tl.constexpr,
+    ROWS: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    MASKED: tl.constexpr,
+    GRAIN: tl.constexpr,
+):
+    """The sum of v over a block of keys; where these are normalized, their coefficients."""
+    heads, keys, D, E = sizes
+    kb, kh, kn, kd = k_strides
+    vb, vh, vn, vd = v_strides
+    D, E, kb, kh, kn, vb, vh, vn = multiples((D, E, kb, kh, kn, vb, vh, vn), GRAIN)
+    block, i_bh = tl.program_id(0), tl.program_id(1)
+    first = block * ROWS
+    m_rows = kept_rows(first, keys, p_mask + (i_bh // heads).to(tl.int64) * keys, ROWS, MASKED)
+    o_d, o_e = tl.arange(0, DP), tl.arange(0, EP)
+    p_v_rows = p_v + head_offset(i_bh, heads, vb, vh) + first.to(tl.int64) * vn
+    v = load_rows(p_v_rows, m_rows, o_e, E, vn, vd, False).to(tl.float32)  # (ROWS, EP)
+    slot = i_bh.to(tl.int64) * tl.num_programs(0) + block
+    tl.store(p_sums + slot * E + o_e, tl.sum(v, axis=0), mask=o_e < E)
+    if NORMALIZE:
+        p_k_rows = p_k + head_offset(i_bh, heads, kb, kh) + first.to(tl.int64) * kn
+        alpha = row_factors(load_rows(p_k_rows, m_rows, o_d, D, kn, kd, False), 1.0, True)
+        place = table_offset(i_bh, keys) + table_place(first + tl.arange(0, ROWS))
+        store_coefficients(p_curves, p_slopes, place, tl.where(m_rows, alpha, 0.0), a, b)
+
+
+@triton.jit(do_not_specialize=["heads"])
+def prepare_keys(
+    p_k,
+    p_v,
+    p_unit,
+    p_sums,
+    heads,
+    keys,
+    per_split,
+    k_strides,
+    v_strides,
+    DIM: tl.constexpr,
+    ROWS: tl.constexpr,
+    STAGES: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+):
+    """The sum of v over some keys of a head; k / |k| where keys are normalized.
+
+    D = E, all columns lie side by side, strides are multiples of 8 and splits of ROWS.
+    """
+    kb, kh, kn = k_strides
+    vb, vh, vn = v_strides
+    kb, kh, kn, vb, vh, vn = multiples((kb, kh, kn, vb, vh, vn), 8)
+    split, i_bh = tl.program_id(0), tl.program_id(1)
+    first = (split * per_split).to(tl.int64)
+    rows, o_d = tl.arange(0, ROWS)[:, None], tl.arange(0, DIM)[None, :]
+    k_at = p_k + head_offset(i_bh, heads, kb, kh) + first * kn + rows * kn + o_d
+    v_at = p_v + head_offset(i_bh, heads, vb, vh) + first * vn + rows * vn + o_d
+    unit_at = p_unit + (i_bh.to(tl.int64) * keys + first) * DIM + rows * DIM + o_d
+    sums = tl.zeros([ROWS, DIM], tl.float32)
+    for _ in tl.range(0, per_split, ROWS, num_stages=STAGES):
+        if NORMALIZE:
+            k = tl.load(k_at).to(tl.float32)
+            sums += tl.load(v_at)
+            k *= row_factors(k, 1.0, True)[:, None]
+            tl.store(unit_at, k.to(p_unit.dtype.element_ty))
+        else:
+            sums += tl.load(v_at)
+        k_at += ROWS * kn
+        v_at += ROWS * vn
+        unit_at += ROWS * DIM
+    slot = i_bh.to(tl.int64) * tl.num_programs(0) + split
+    tl.store(p_sums + slot * DIM + tl.arange(0, DIM), tl.sum(sums, axis=0))
+
+
+@triton.jit
+def quotient(
+    p_grad,
+    p_out,
+    p_total,
+    p_share,
+    first,
+    i_bh,
+    m_rows,
+    queries,
+    heads,
+    grad_b,
+    grad_h,
+    grad_n,
+    grad_d,
+    E,
+    lift,
+    EP: tl.constexpr,
+    MASKED: tl.constexpr,
+    LIFT: tl.constexpr,
+):
+    """dy and dz of the rows from `first` on."""
+    o_d, row = tl.arange(0, EP), i_bh.to(tl.int64) * queries + first
+    p_grad_rows = p_grad + head_offset(i_bh, heads, grad_b, grad_h) + first.to(tl.int64) * grad_n
+    g = load_rows(p_grad_rows, m_rows, o_d, E, grad_n, grad_d, False).to(tl.float32)  # (ROWS, DP)
+    o = load_rows(p_out + row * E, m_rows, o_d, E, E, 1, False).to(tl.float32)  # (ROWS, DP)
+    total = tl.load(p_total + row + tl.arange(0, m_rows.shape[0]), mask=m_rows, other=1.0)
+    factor = output_factor(load_share(p_share, i_bh // heads, MASKED), lift, LIFT)
+    inverse = 1.0 / total
+    return g * (inverse * factor)[:, None], -tl.sum(g * o, axis=1) * inverse
+
+
+@triton.jit
+def row_gradients(
+    p_grad,
+    p_out,
+    p_total,
+    p_share,
+    p_dy,
+    p_dz,
+    queries,
+    heads,
+    grad_strides,
+    E,
+    lift,
+    EP: tl.constexpr,
+    ROWS: tl.constexpr,
+    MASKED: tl.constexpr,
+    LIFT: tl.constexpr,
+    GRAIN: tl.constexpr,
+):
+    """From g and o = f y / z: the gradients f g / z and -(g.o) / z of y and z."""
+    grad_b, grad_h, grad_n, grad_d = grad_strides
+    E, grad_b, grad_h, grad_n = multiples((E, grad_b, grad_h, grad_n), GRAIN)
+    first, i_bh = tl.program_id(0) * ROWS, tl.program_id(1)
+    m_rows = first + tl.arange(0, ROWS) < queries
+    dy, dz = quotient(
+        p_grad, p_out, p_total, p_share, first, i_bh, m_rows, queries, heads,
+        grad_b, grad_h, grad_n, grad_d, E, lift, EP, MASKED, LIFT,
+    )  # fmt: skip
+    row = i_bh.to(tl.int64) * queries + first
+    store_rows(p_dy + row * E, m_rows, tl.arange(0, EP), E, E, dy)
+    tl.store(p_dz + row + tl.arange(0, ROWS), dz, mask=m_rows)
+
+
+@triton.jit
+def weighted_row_gradients(
+    p_grad,
+    p_out,
+    p_total,
+    p_share,
+    p_q,
+    p_temperature,
+    p_dy,
+    p_dz,
+    p_curves,
+    p_shifts,
+    p_sums,
+    sizes,
+    grad_strides,
+    q_strides,
+    coefficients,
+    DP: tl.constexpr,
+    EP: tl.constexpr,
+    ROWS: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    MASKED: tl.constexpr,
+    LIFT: tl.constexpr,
+    GRAIN: tl.constexpr,
+):
+    """As `row_gradients`, for the direct kernels, with the sum of dy over the block of rows.
+
+    Where queries are normalized, dy and dz are divided by the length of their query, and the
+    coefficient of s^2 is kept for each.
+    """
+    queries, heads, D, E = sizes
+    grad_b, grad_h, grad_n, grad_d = grad_strides
+    qb, qh, qn, qd = q_strides
+    lift, scale, a = coefficients
+    D, E, grad_b, grad_h, grad_n, qb, qh, qn = multiples(
+        (D, E, grad_b, grad_h, grad_n, qb, qh, qn), GRAIN
+    )
+    block, i_bh = tl.program_id(0), tl.program_id(1)
+    first = block * ROWS
+    o_n = tl.arange(0, ROWS)
+    m_rows = first + o_n < queries
+    o_d, o_e = tl.arange(0, DP), tl.arange(0, EP)
+    if NORMALIZE:  # read before anything is waited for
+        p_q_rows = p_q + head_offset(i_bh, heads, qb, qh) + first.to(tl.int64) * qn
+        q = load_rows(p_q_rows, m_rows, o_d, D, qn, qd, False)  # (ROWS, DP)
+    dy, dz = quotient(
+        p_grad, p_out, p_total, p_share, first, i_bh, m_rows, queries, heads,
+        grad_b, grad_h, grad_n, grad_d, E, lift, EP, MASKED, LIFT,
+    )  # fmt: skip
+    row = i_bh.to(tl.int64) * queries + first
+    slot = i_bh.to(tl.int64) * tl.num_programs(0) + block
+    tl.store(p_sums + slot * E + o_e, tl.sum(dy, axis=0), mask=o_e < E)
+    place = table_offset(i_bh, queries) + table_place(first + o_n)
+    if NORMALIZE:
+        inverse = row_factors(q, 1.0, True)
+        dy, dz = dy * inverse[:, None], dz * inverse
+        curve = a * scale * tl.load(p_temperature + i_bh % heads) * inverse
+        tl.store(p_curves + place, curve.to(p_curves.dtype.element_ty))
+    store_rows(p_dy + row * E, m_rows, o_e, E, E, dy)
+    tl.store(p_dz + row + o_n, dz, mask=m_rows)
+    tl.store(p_shifts + place, dz.to(p_shifts.dtype.element_ty))
+
 
 _ROWS = 128
 
@@ -43,7 +260,7 @@ def _quotient_launch(f: Form, grad_stride: Strides) -> Launch:
     return Launch(
         row_gradients,
         (ceil_div(f.queries, _ROWS), f.batch_heads),
-        (f.queries, f.heads, *grad_stride, f.width, f.lift),
+        (f.queries, f.heads, grad_stride, f.width, f.lift),
         {
             "EP": f.padded_width,
             "ROWS": _ROWS,
@@ -95,9 +312,8 @@ def _weighted_rows(f: Form) -> int:
 @functools.lru_cache(maxsize=KEPT_FORMS)
 def _weighted_launch(f: Form, grad_stride: Strides) -> Launch:
     rows = _weighted_rows(f)
-    numbers = (
-        f.queries, f.heads, f.dim, f.width, *grad_stride, *f.q_stride, f.lift, f.scale, f.a
-    )  # fmt: skip
+    sizes, coefficients = (f.queries, f.heads, f.dim, f.width), (f.lift, f.scale, f.a)
+    numbers = (sizes, grad_stride, f.q_stride, coefficients)
     constants = {
         "DP": f.padded_dim,
         "EP": f.padded_width,
@@ -135,7 +351,7 @@ def _key_sums_launch(f: Form) -> Launch:
         "MASKED": f.masked,
         "GRAIN": f.grain,
     }
-    numbers = (f.heads, f.keys, f.dim, f.width, *f.k_stride, *f.v_stride, f.a, f.b)
+    numbers = ((f.heads, f.keys, f.dim, f.width), f.k_stride, f.v_stride, f.a, f.b)
     return Launch(key_sums, (ceil_div(f.keys, _ROWS), f.batch_heads), numbers, constants)
 
 
@@ -190,7 +406,7 @@ def _prepare_launch(f: Form, splits: int) -> Launch:
         "NORMALIZE": f.normalized,
         **size.options(),
     }
-    numbers = (f.heads, f.keys, f.keys // splits, *f.k_stride[:3], *f.v_stride[:3])
+    numbers = (f.heads, f.keys, f.keys // splits, f.k_stride[:3], f.v_stride[:3])
     return Launch(prepare_keys, (splits, f.batch_heads), numbers, constants)
 
 
