@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from saccade.layers import MultiHeadAttention, list_attentions
+from saccade.errors import ConfigError
+from saccade.layers import ATTENTIONS, MultiHeadAttention, list_attentions
 from saccade.layers.windows import window_layout
 
 GRIDS = [((6, 6), (3, 3), 0), ((7, 5), (3, 2), 1), ((4, 9), (4, 4), 2), ((3, 3), (8, 8), 1)]
@@ -44,7 +45,16 @@ def test_softmax_windows_equal_a_pair_mask(grid, window, prefix, shifted):
     torch.testing.assert_close(some, weights[:, :, chosen])
 
 
-@pytest.mark.parametrize("name", list_attentions())
+WINDOWED = [name for name in list_attentions() if not ATTENTIONS[name].self_only]
+
+
+@pytest.mark.parametrize("name", [name for name in list_attentions() if name not in WINDOWED])
+def test_attention_among_the_same_tokens_refuses_windows(name):
+    with pytest.raises(ConfigError, match=f"window must be None with attention='{name}', got 2"):
+        MultiHeadAttention(16, 2, name, window=2)
+
+
+@pytest.mark.parametrize("name", WINDOWED)
 def test_a_patch_affects_only_its_window_and_the_prefix(name):
     """A change of one patch changes the outputs of its window and of the class token only."""
     torch.manual_seed(0)
@@ -57,7 +67,7 @@ def test_a_patch_affects_only_its_window_and_the_prefix(name):
     assert ((difference > 1e-9) == visible[:, 8]).all()
 
 
-@pytest.mark.parametrize("name", list_attentions())
+@pytest.mark.parametrize("name", WINDOWED)
 def test_a_window_of_the_whole_grid_equals_no_window(name):
     torch.manual_seed(0)
     plain = MultiHeadAttention(16, 2, name).double()

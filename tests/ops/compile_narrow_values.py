@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from benchmarks.machine_code import compiled, unset_registers
 
-from saccade.ops.launches import Launch
-from saccade.ops.taylor.triton import problem as problems
+from saccade.ops._triton.launch import Launch
+from saccade.ops.taylor.triton import shapes
 from saccade.ops.taylor.triton.efficient import run_efficient, run_in_parts
-from saccade.ops.taylor.triton.problem import Problem
+from saccade.ops.taylor.triton.shapes import Problem
 
 SHAPES = ((40, 32, True),)  # the columns of narrower values are padded to 32
 
@@ -49,7 +49,7 @@ def main() -> None:
 
     Launch.__call__ = compile_instead  # type: ignore[method-assign]
     Launch.compile = lambda launch, dtypes: None  # type: ignore[method-assign]
-    problems.capability = lambda device: (9, 0)
+    shapes.capability = lambda device: (9, 0)
     for dim, width, masked in SHAPES:
         q, v = (torch.zeros(1, 12, 64, n, dtype=torch.bfloat16) for n in (dim, width))
         mask = torch.ones(1, 64, dtype=torch.bool) if masked else None

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from benchmarks.machine_code import compiled
 
-from saccade.ops.launches import Launch
-from saccade.ops.norm.triton import operators as norms
-from saccade.ops.softmax.triton import operators as softmax
-from saccade.ops.taylor.triton import packed as taylor
+from saccade.ops._triton.launch import Launch
+from saccade.ops.norm.triton import api as norms
+from saccade.ops.softmax.triton import api as softmax
+from saccade.ops.taylor.triton import direct_packed as taylor
 
 TOKENS = ((64, 32), (64, 64), (37, 20))
 WIDTHS = (256, 192)

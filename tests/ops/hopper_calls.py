@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 import torch
 
-from saccade.ops.launches import is_dry_run
-from saccade.ops.taylor.triton.problem import Problem
+from saccade.ops._triton.launch import is_dry_run
+from saccade.ops.taylor.triton.shapes import Problem
 from tests.ops.fused_taylor import draw, draw_shift, equation, fused, fused_shift, shift_equation
 from tests.ops.mechanisms import assert_as_good_as_plain
 

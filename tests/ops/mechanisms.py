@@ -6,11 +6,13 @@ reference.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from saccade.layers import ATTENTIONS, AttentionCore, create_core
+from saccade.layers import ATTENTIONS, Attention, AttentionCore, create_core
 from saccade.layers.taylorshift import TaylorShiftCore
 from saccade.ops import linear as maps
 from saccade.ops import linear_attention, softmax_attention, taylor_attention
@@ -22,11 +24,26 @@ from saccade.ops.taylor.reference import taylor_attention_reference
 FEATURES = 24
 
 
+SMALL: dict[str, Any] = {
+    "feature_seed": 0,
+    "max_tokens": 80,
+    "rank": 5,
+    "num_landmarks": 6,
+    "num_agents": 6,
+    "num_buckets": 6,
+    "chunk_size": 4,
+    "rounds": 2,
+    "window_tokens": 4,
+}
+"""Options of cores that keep parameters few, for the attentions that have them."""
+
+
 @dataclass(frozen=True)
 class Mechanism:
     fast: Callable[..., Tensor]
     reference: Callable[..., Tensor]
     parameters: Callable[[int, int], list[Tensor]] = lambda heads, dim: []
+    entry: Attention = ATTENTIONS["softmax"]  # what its rows, queries and keys are like
 
 
 def _scale(q: Tensor) -> float:
@@ -139,13 +156,18 @@ def _ftheta_mix() -> Mechanism:
 def _core(name: str) -> Mechanism:
     """The core of a registered attention, and the equation of its entry."""
 
+    @cache  # transforms of torch.func refuse random numbers, which some cores are built from
     def make(heads: int, dim: int) -> AttentionCore:
-        options = ATTENTIONS[name].options
-        return create_core(name, heads, dim, options={k: 0 for k in options if k == "feature_seed"})
+        return create_core(name, heads, dim, options=small_options(name))
 
     def tensors(core: AttentionCore) -> dict[str, Tensor]:
         named = {**dict(core.named_parameters()), **dict(core.named_buffers())}
-        return {key: x.detach() for key, x in named.items() if x.is_floating_point()}
+        fixed = core.without_gradient
+        return {
+            key: x.detach()
+            for key, x in named.items()
+            if x.is_floating_point() and key not in fixed
+        }
 
     def fast(q, k, v, key_mask, *parameters):
         core = make(q.shape[1], q.shape[3])
@@ -153,10 +175,21 @@ def _core(name: str) -> Mechanism:
         return torch.func.functional_call(core, own, (q, k, v), {"key_mask": key_mask})
 
     def reference(q, k, v, key_mask, *parameters):
-        own = dict(zip(tensors(make(q.shape[1], q.shape[3])), parameters, strict=True))
+        core = make(q.shape[1], q.shape[3])
+        own = dict(zip(tensors(core), parameters, strict=True))
+        own |= {key: core.get_buffer(key).to(q.dtype) for key in core.without_gradient}
+        own |= {key: getattr(core, key) for key in core.equation_options}
         return ATTENTIONS[name].equation_function(q, k, v, own, key_mask)
 
-    return Mechanism(fast, reference, lambda heads, dim: list(tensors(make(heads, dim)).values()))
+    def parameters(heads: int, dim: int) -> list[Tensor]:
+        return list(tensors(make(heads, dim)).values())
+
+    return Mechanism(fast, reference, parameters, ATTENTIONS[name])
+
+
+def small_options(name: str) -> dict[str, Any]:
+    """The options of `SMALL` that an attention has."""
+    return {key: value for key, value in SMALL.items() if key in ATTENTIONS[name].options}
 
 
 MECHANISMS = {
@@ -205,8 +238,14 @@ def make_inputs(
     return q, k, v, mask
 
 
+def fitted(mechanism: Mechanism, shape: dict[str, Any]) -> dict[str, Any]:
+    """The shape, with as many keys as queries if they must be of the same tokens."""
+    return {**shape, "keys": shape.get("queries", 65)} if mechanism.entry.self_only else shape
+
+
 def draw(mechanism: Mechanism, seed: int = 0, **shape) -> list[Tensor | None]:
     """All inputs of a mechanism, its parameters included, in float64."""
+    shape = fitted(mechanism, shape)
     q, k, v, mask = make_inputs(seed=seed, **shape)
     parameters = mechanism.parameters(q.shape[1], q.shape[3])
     return [q, k, v, mask, *(x.double() for x in parameters)]

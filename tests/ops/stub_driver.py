@@ -16,7 +16,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from saccade.ops.launches import Launch, compile_kernels
+from saccade.ops._triton.launch import Launch, compile_kernels
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -141,6 +141,10 @@ def main():
         "no mask again": called(launch, x, None, out),
     }
     found["together"] = compiled_together(x, mask, out)
+    release, triton.__version__ = triton.__version__, "99.0.0"
+    other = Launch(scaled, (2,), (64, 1, 0.5), {"BLOCK": 32, "num_warps": 2})
+    found["other release"] = [called(other, x, mask, out) for _ in range(2)]
+    triton.__version__ = release
     heard = []
     triton.knobs.runtime.launch_enter_hook.add(
         lambda metadata: heard.append(metadata.get()["name"])

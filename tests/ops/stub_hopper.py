@@ -13,11 +13,11 @@ import warnings
 import torch
 from triton.runtime import driver
 
-from saccade.ops.launches import Launch, compile_kernels
-from saccade.ops.taylor.triton import hopper, hopper_forward
-from saccade.ops.taylor.triton import hopper_forward_kernels as kernels
+from saccade.ops._triton.launch import Launch, compile_kernels
+from saccade.ops.taylor.triton import direct_hopper
+from saccade.ops.taylor.triton import direct_hopper_forward as kernels
 from saccade.ops.taylor.triton.direct import run_direct
-from saccade.ops.taylor.triton.problem import Problem
+from saccade.ops.taylor.triton.shapes import Problem
 from tests.ops.stub_driver import Driver, launched
 
 
@@ -60,10 +60,10 @@ def in_parts(p):
 
     Places are counted in heads of the output, None where they are elsewhere.
     """
-    free, hopper_forward.FREE_BYTES = hopper_forward.FREE_BYTES, 0
+    free, direct_hopper.FREE_BYTES = direct_hopper.FREE_BYTES, 0
     before = len(launched)
     out, _ = run_direct(p, keep=False)
-    hopper_forward.FREE_BYTES = free
+    direct_hopper.FREE_BYTES = free
     head, found = out[0, 0].nbytes, []
     for launcher, arguments in launched[before:]:
         if launcher.name == "hopper_forward":
@@ -99,13 +99,13 @@ def obstructed(kernels, kept, call):
         call: What to call.
     """
     for name, owner, part in (
-        ("no Gluon", hopper.importlib, "import_module"),
+        ("no Gluon", direct_hopper.importlib, "import_module"),
         ("other descriptors", kernels, "block_descriptor"),
         ("does not compile", Launch, "compile"),
     ):
         whole = getattr(owner, part)
         setattr(owner, part, refuse)
-        hopper._failed.clear()
+        direct_hopper._failed.clear()
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             found = []
@@ -115,7 +115,7 @@ def obstructed(kernels, kept, call):
         setattr(owner, part, whole)
         yield name, found[0], [str(warning.message) for warning in told]
     kept.cache_clear()
-    hopper._failed.clear()
+    direct_hopper._failed.clear()
 
 
 def main():
@@ -134,7 +134,7 @@ def main():
         compile_kernels(run_direct.__wrapped__, plain, keep=False)
         return called(plain)
 
-    for name, seen, told in obstructed(kernels, hopper_forward.forward_parts, rehearsed_and_called):
+    for name, seen, told in obstructed(kernels, direct_hopper.forward_parts, rehearsed_and_called):
         found[name] = seen | {"told": told}
     json.dump(found, sys.stdout, default=str)
 

@@ -12,13 +12,13 @@ from dataclasses import replace
 import torch
 from triton.runtime import driver
 
-from saccade.ops import launches
-from saccade.ops.launches import Launch, compile_kernels
-from saccade.ops.taylor.triton import hopper_backward
-from saccade.ops.taylor.triton import hopper_backward_kernels as kernels
+from saccade.ops._triton import launch as launches
+from saccade.ops._triton.launch import Launch, compile_kernels
+from saccade.ops.taylor.triton import direct_hopper
+from saccade.ops.taylor.triton import direct_hopper_backward as kernels
 from saccade.ops.taylor.triton.direct import run_direct_backward
-from saccade.ops.taylor.triton.problem import Problem
-from saccade.ops.taylor.triton.row_kernels import weighted_row_gradients
+from saccade.ops.taylor.triton.rows import weighted_row_gradients
+from saccade.ops.taylor.triton.shapes import Problem
 from tests.ops.stub_driver import Driver, launched
 from tests.ops.stub_hopper import obstructed, problem
 
@@ -49,7 +49,7 @@ def called(p):
 
     def noted(launch, *tensors):
         if launch.kernel is kernels.hopper_backward:
-            sums.append(tensors[kernels.hopper_backward.arg_names.index("sums_ptr")])
+            sums.append(tensors[kernels.hopper_backward.arg_names.index("p_sums")])
             sums.append(int(sums[0].count_nonzero()))
         call(launch, *tensors)
 
@@ -91,7 +91,7 @@ def dry_run(p):
 def apart(dim, queries):
     """Whether the places of blocks that go by are memory apart."""
     form = replace(problem(dim).form, queries=queries)
-    return hopper_backward._keys_launch(form, kernels).constants["APART"]
+    return kernels.keys_launch(form).constants["APART"]
 
 
 def main():
@@ -107,7 +107,7 @@ def main():
     found |= {"deterministic": told(plain)}
     torch.use_deterministic_algorithms(False)
     Launch.compile = compile_one
-    for name, seen, heard in obstructed(kernels, hopper_backward._launches, lambda: told(plain)):
+    for name, seen, heard in obstructed(kernels, direct_hopper._launches, lambda: told(plain)):
         found |= {name: seen, f"{name}, told": heard}
     assert not launches.is_dry_run()
     found |= {"dry_run": dry_run(plain)}

@@ -7,7 +7,7 @@ import torch
 
 from saccade.ops import linear as maps
 from saccade.ops import linear_attention, taylor_attention
-from tests.ops.mechanisms import MECHANISMS, assert_as_good_as_plain, draw, make_inputs
+from tests.ops.mechanisms import MECHANISMS, assert_as_good_as_plain, draw, fitted, make_inputs
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
@@ -110,7 +110,8 @@ def test_planted_nan_is_caught():
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_gradcheck(name, masked):
     mechanism = MECHANISMS[name]
-    q, k, v, mask = make_inputs(batch=1, heads=2, queries=5, keys=4, dim=3, width=2, masked=masked)
+    shape = {"batch": 1, "heads": 2, "queries": 5, "keys": 4, "dim": 3, "width": 2}
+    q, k, v, mask = make_inputs(**fitted(mechanism, shape), masked=masked)
     parameters = [x.double() for x in mechanism.parameters(2, 3)]
     leaves = [x.clone().requires_grad_() for x in (q, k, v, *parameters)]
 

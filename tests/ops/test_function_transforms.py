@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 from saccade.errors import ConfigError
 from saccade.ops import taylor_attention
 from saccade.ops.taylor import taylorshift_attention
-from tests.ops.mechanisms import MECHANISMS, make_inputs
+from tests.ops.mechanisms import MECHANISMS, fitted, make_inputs
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 
@@ -29,7 +29,7 @@ def fast_and_reference(name, mask, parameters):
 
 def case(name, *, masked=False, **changes):
     """q, k and v in float64, the attention and its equation."""
-    shape = SHAPE | changes
+    shape = fitted(MECHANISMS[name], SHAPE | changes)
     *qkv, mask = make_inputs(masked=masked, **shape)
     parameters = [p.double() for p in MECHANISMS[name].parameters(shape["heads"], shape["dim"])]
     return qkv, *fast_and_reference(name, mask, parameters)

@@ -9,7 +9,7 @@ from tests.ops.uninterpreted import seen_by
 
 pytest.importorskip("triton")
 
-from saccade.ops import launches
+from saccade.ops._triton import launch as launches
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,11 @@ def test_a_tensor_that_is_not_there_is_remembered_too(found):
 def test_triton_is_asked_while_somebody_listens_or_tensors_are_elsewhere(found):
     assert found["listened to"]["asked"]
     assert found["tensors elsewhere"]["asked"]
+
+
+def test_another_release_of_triton_is_asked_every_time(found):
+    assert [launch["asked"] for launch in found["other release"]] == [True, True]
+    assert found["other release"][1]["arguments"] == found["again"]["arguments"]
 
 
 def test_kernels_are_compiled_side_by_side_and_once(found):

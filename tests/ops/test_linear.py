@@ -39,23 +39,64 @@ def _features_of(name: str) -> Callable[[Tensor, Tensor], Tensor]:
     return features
 
 
-RANDOM_MAPS |= {
+def _has_features(name: str, *, weight_eps: bool) -> bool:
+    """True for a core with features whose weights may not be negative, with an eps or without."""
+    core = ATTENTIONS[name].core_class
+    return (
+        issubclass(core, FeatureCore)
+        and ATTENTIONS[name].rows == "convex"
+        and (core.weight_eps > 0) == weight_eps
+    )
+
+
+REGISTERED = [name for name in ATTENTIONS if name not in HELD_BY_FUNCTION]
+POSITIVE_MAPS = RANDOM_MAPS | {
+    name: _features_of(name) for name in REGISTERED if _has_features(name, weight_eps=False)
+}
+"""Maps that no eps of the weights protects from a denominator of zero."""
+
+NON_NEGATIVE_MAPS = {
+    name: _features_of(name) for name in REGISTERED if _has_features(name, weight_eps=True)
+}
+ALL_MAPS = RANDOM_MAPS | {
     name: _features_of(name)
-    for name in ATTENTIONS
-    if name not in HELD_BY_FUNCTION and issubclass(ATTENTIONS[name].core_class, FeatureCore)
+    for name in REGISTERED
+    if issubclass(ATTENTIONS[name].core_class, FeatureCore)
 }
 
+every_size = pytest.mark.parametrize("size", [0.0, 1.0, 30.0, 1000.0])
+every_dtype = pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str
+)
 
-@pytest.mark.parametrize("size", [0.0, 1.0, 30.0, 1000.0])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", RANDOM_MAPS)
-def test_features_are_positive_and_finite(name, dtype, size):
+
+def features_of_random_tokens(feature_map, dtype: torch.dtype, size: float) -> Tensor:
     torch.manual_seed(0)
     x = (torch.randn(2, 2, 50, 16) * size).to(dtype)
-    phi = RANDOM_MAPS[name](x, orthogonal_projection(32, 16, seed=0))
+    return feature_map(x, orthogonal_projection(32, 16, seed=0))
+
+
+@every_size
+@every_dtype
+@pytest.mark.parametrize("name", ALL_MAPS)
+def test_features_are_finite_in_full_precision(name, dtype, size):
+    phi = features_of_random_tokens(ALL_MAPS[name], dtype, size)
     assert phi.dtype == torch.float32
     assert phi.isfinite().all()
-    assert (phi > 0).all()
+
+
+@every_size
+@every_dtype
+@pytest.mark.parametrize("name", POSITIVE_MAPS)
+def test_features_are_positive(name, dtype, size):
+    assert (features_of_random_tokens(POSITIVE_MAPS[name], dtype, size) > 0).all()
+
+
+@every_size
+@every_dtype
+@pytest.mark.parametrize("name", NON_NEGATIVE_MAPS)
+def test_features_beside_an_eps_of_the_weights_are_not_negative(name, dtype, size):
+    assert (features_of_random_tokens(NON_NEGATIVE_MAPS[name], dtype, size) >= 0).all()
 
 
 def test_rows_are_orthogonal_with_chi_norms():

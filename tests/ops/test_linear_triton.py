@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from functools import partial
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -18,8 +19,8 @@ from tests.ops.mechanisms import assert_as_good_as_plain, make_inputs, with_grad
 
 pytest.importorskip("triton")
 
-from saccade.ops.linear.triton import launch, op, tiles
-from saccade.ops.linear.triton.launch import HeadState
+from saccade.ops.linear.triton import api, configs, heads, shapes, state
+from saccade.ops.linear.triton.shapes import HeadState
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -30,7 +31,7 @@ EPS = {"favor_softmax": 0.0, "relu": 1e-3, "exp": 1e-6, "gelu": 1e-3, "elu": 1e-
 @pytest.fixture(autouse=True)
 def short_pieces(monkeypatch):
     """Cut heads into pieces at lengths that the interpreter can take."""
-    monkeypatch.setattr(launch, "MIN_CHUNK", 32)
+    monkeypatch.setattr(shapes, "MIN_CHUNK", 32)
 
 
 def projection_of(dim: int, features: int) -> torch.Tensor:
@@ -103,8 +104,8 @@ def test_padded_features_take_no_part_whatever_the_exponents(features):
 @pytest.fixture
 def whole_heads(monkeypatch):
     """One program a head, however few heads there are, for every map."""
-    monkeypatch.setattr(launch, "HEADS_PER_PROCESSOR", 0)
-    monkeypatch.setattr(launch, "HEAVY_SLOPES", ())
+    monkeypatch.setattr(heads, "HEADS_PER_PROCESSOR", 0)
+    monkeypatch.setattr(heads, "HEAVY_SLOPES", ())
 
 
 @pytest.mark.parametrize("feature_map", MAPS)
@@ -124,7 +125,7 @@ def test_whole_heads_give_what_pieces_give(monkeypatch):
     q, k, v, mask = make_inputs(batch=2, heads=2, queries=70, keys=50, masked=True)
     mask[0] = False
     pieces = with_gradients(partial(fused, "relu", 24), [q, k, v, mask], torch.bfloat16)
-    monkeypatch.setattr(launch, "HEADS_PER_PROCESSOR", 0)
+    monkeypatch.setattr(heads, "HEADS_PER_PROCESSOR", 0)
     whole = with_gradients(partial(fused, "relu", 24), [q, k, v, mask], torch.bfloat16)
     for x, y in zip(whole, pieces, strict=True):
         assert x.isfinite().all()
@@ -156,7 +157,7 @@ def test_any_number_of_features(features, dtype):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_two_parts_of_half_precision_hold_the_projection(dtype):
     w = orthogonal_projection(70, 40, seed=0).to(DEVICE)
-    leading, rest = launch.parts_of(w.t().contiguous().t(), dtype)
+    leading, rest = shapes.parts_of(w.t().contiguous().t(), dtype)
     assert torch.equal(leading, w.to(dtype))
     assert torch.equal(rest, (w - leading.float()).to(dtype))
 
@@ -165,7 +166,7 @@ def test_head_dims_in_every_precision():
     for dtype in DTYPES:
         for width in (16, 32, 64, 128):
             for kind in ("state", "mix", "gradient"):
-                chosen = tiles.tiles(kind, dtype, width, 272)
+                chosen = configs.tiles(kind, dtype, width, 272)
                 assert min(chosen.tokens, chosen.features) >= 16
 
 
@@ -308,7 +309,7 @@ def test_pieces_give_the_same_and_the_same_again(monkeypatch):
     inputs = make_inputs(batch=1, heads=1, queries=300, masked=True)
     leaves = [x.float() if x.is_floating_point() else x for x in inputs]
     pieced, again = (fused("favor_softmax", 24, *leaves) for _ in range(2))
-    monkeypatch.setattr(launch, "MIN_CHUNK", 1000)
+    monkeypatch.setattr(shapes, "MIN_CHUNK", 1000)
     whole = fused("favor_softmax", 24, *leaves)
     assert torch.equal(pieced, again)
     torch.testing.assert_close(pieced, whole, rtol=1e-5, atol=1e-6)
@@ -322,7 +323,7 @@ class PlantedErrors:
         if queries is not None:
             return summed
         mask = key_mask[:, :-32].contiguous()
-        return launch.head_state(call, k[:, :, :-32], v[:, :, :-32], key_mask=mask, **options)
+        return state.run_state(call, k[:, :, :-32], v[:, :, :-32], key_mask=mask, **options)
 
     @staticmethod
     def forget_the_largest_exponent(summed, *_args, **_options):
@@ -343,12 +344,12 @@ PLANTED = [name for name in vars(PlantedErrors) if not name.startswith("_")]
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("error", PLANTED)
 def test_planted_error_is_caught(monkeypatch, error, dtype):
-    right, wrong = launch.head_state, getattr(PlantedErrors, error)
+    right, wrong = state.run_state, getattr(PlantedErrors, error)
 
     def planted(*args, **options):
         return wrong(right(*args, **options), *args, **options)
 
-    monkeypatch.setattr(op, "head_state", planted)
+    monkeypatch.setattr(api, "run_state", planted)
     feature_map = "gelu" if error == "forget_the_base" else "favor_softmax"
     with pytest.raises(AssertionError, match="allowed"):
         hold(feature_map, dtype, batch=1, heads=1, queries=65, masked=True)
@@ -360,13 +361,13 @@ def test_opcheck(feature_map):
     q, k, v = (x.float().abs().to(DEVICE).requires_grad_() for x in (q, k, v))
     w = None if feature_map == "identity" else projection_of(8, 24).float().to(DEVICE)
     args = (q, k, v, w, mask.to(DEVICE), feature_map, 0.3, 1e-3, 1e-6, "ieee")
-    torch.library.opcheck(op._forward.overload, args)
-    torch.library.opcheck(op._backward.overload, _backward_arguments(args))
+    torch.library.opcheck(api._forward.overload, args)
+    torch.library.opcheck(api._backward.overload, _backward_arguments(args))
 
 
 def _backward_arguments(args):
     args = tuple(x.detach() if isinstance(x, torch.Tensor) else x for x in args)
-    out, *saved = op._forward(*args)
+    out, *saved = api._forward(*args)
     return (torch.randn_like(out), *args[:5], out, *saved, *args[5:])
 
 
@@ -457,7 +458,8 @@ def test_products_stay_whole_and_in_registers_on_hopper():
     assert len(lines) == 4 + 4 + 7 + 2 * 3 * 9
     assert "SERIALIZED" not in told
     spilled = {line: int(re.search(r"(\d+) bytes spilled", line)[1]) for line in lines}
-    allowed = {"head_backward": 160, "favor_softmax head_forward": 480}
+    favor = 496 if version("triton").startswith("3.7.") else 480
+    allowed = {"head_backward": 160, "favor_softmax head_forward": favor}
     for line, size in spilled.items():
         assert size <= max([most for name, most in allowed.items() if name in line], default=0)
 

@@ -16,7 +16,7 @@ from tests.ops.mechanisms import assert_as_good_as_plain
 pytest.importorskip("triton")
 
 from saccade.ops.norm import triton as norm_triton
-from saccade.ops.norm.triton import operators
+from saccade.ops.norm.triton import api
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
@@ -142,7 +142,7 @@ def test_a_float32_stream_with_bfloat16_branches(shape):
 
 def test_what_nobody_uses_of_the_sum_is_not_read(monkeypatch):
     read = []
-    launch_of = operators._backward_launch.__wrapped__
+    launch_of = api.backward_launch.__wrapped__
 
     def noted(*arguments):
         launch = launch_of(*arguments)
@@ -152,7 +152,7 @@ def test_what_nobody_uses_of_the_sum_is_not_read(monkeypatch):
         read.append(tensors[1])
         launch(*tensors)
 
-    monkeypatch.setattr(operators, "_backward_launch", noted)
+    monkeypatch.setattr(api, "backward_launch", noted)
     x, branch, keep, weight, bias = (t.to(DTYPE) for t in draw(0, (2, 9, 16)))
     x.requires_grad_()
     for results in (slice(1, 2), slice(0, 2)):
@@ -223,27 +223,27 @@ def wrong_tokens(launch):
 @pytest.mark.parametrize(
     ("name", "plant"),
     [
-        ("_forward_launch", wrong_eps),
-        ("_forward_launch", wrong_tokens),
-        ("_backward_launch", wrong_span),
-        ("_backward_launch", wrong_tokens),
+        ("forward_launch", wrong_eps),
+        ("forward_launch", wrong_tokens),
+        ("backward_launch", wrong_span),
+        ("backward_launch", wrong_tokens),
     ],
 )
 def test_an_error_is_caught(name, plant, monkeypatch):
-    launch_of = getattr(operators, name).__wrapped__
+    launch_of = getattr(api, name).__wrapped__
 
     def planted(*arguments):
         launch = launch_of(*arguments)
         plant(launch)
         return launch
 
-    monkeypatch.setattr(operators, name, planted)
+    monkeypatch.setattr(api, name, planted)
     with pytest.raises(AssertionError, match="allowed"):
         assert_as_good_as_plain(*halves((3, 64, 256)), DTYPE, draws=1)
 
 
 def test_a_gradient_without_its_mean_is_caught(monkeypatch):
-    run = operators._backward.function
+    run = api._backward.function
 
     def planted(inputs):
         dy, ds, s, *rest = inputs
@@ -251,6 +251,6 @@ def test_a_gradient_without_its_mean_is_caught(monkeypatch):
         weight = rest[1]
         return [dx + (dy * weight).mean(-1, keepdim=True) * rest[0][1].unsqueeze(-1), *others]
 
-    monkeypatch.setattr(operators._backward, "within_backward", planted)
+    monkeypatch.setattr(api._backward, "within_backward", planted)
     with pytest.raises(AssertionError, match="allowed"):
         assert_as_good_as_plain(*halves((2, 9, 48), branched=False), DTYPE, draws=1)

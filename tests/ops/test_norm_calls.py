@@ -12,7 +12,7 @@ from saccade.ops.norm.reference import add_norm_reference
 pytest.importorskip("triton")
 
 from saccade.ops.norm import triton as norm_triton
-from saccade.ops.norm.triton.settings import tile_for, walk_for
+from saccade.ops.norm.triton.configs import tile_for, walk_for
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EPS = 1e-2

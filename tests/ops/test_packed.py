@@ -22,7 +22,7 @@ from tests.ops.uninterpreted import seen_by
 pytest.importorskip("triton")
 
 from saccade.ops.softmax import triton as softmax_triton
-from saccade.ops.softmax.triton import operators
+from saccade.ops.softmax.triton import api
 from saccade.ops.taylor import triton as taylor_triton
 
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
@@ -180,7 +180,7 @@ def test_what_is_traced_is_what_is_run(name, rest):
 
 
 def test_a_wrong_sign_is_caught(monkeypatch):
-    launch_of = operators._launch.__wrapped__
+    launch_of = api.packed_attention_launch.__wrapped__
 
     def planted(*arguments):
         launch = launch_of(*arguments)
@@ -188,7 +188,7 @@ def test_a_wrong_sign_is_caught(monkeypatch):
         launch.numbers = (*sizes, -scale)
         return launch
 
-    monkeypatch.setattr(operators, "_launch", planted)
+    monkeypatch.setattr(api, "packed_attention_launch", planted)
     plain = partial(unpacked, softmax_equation)
     with pytest.raises(AssertionError, match="allowed"):
         assert_as_good_as_plain(

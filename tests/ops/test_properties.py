@@ -25,17 +25,22 @@ few = settings(max_examples=12, deadline=None, derandomize=True)
 
 # The taylorshift core multiplies its output by sqrt(N / D): its rows are not convex, and its
 # output depends on how many keys there are, by design.
-CONVEX = [name for name in MECHANISMS if not name.startswith("taylorshift")]
+UNSCALED = [name for name in MECHANISMS if not name.startswith("taylorshift")]
+
+
+def of_rows(*kinds):
+    return [name for name in UNSCALED if MECHANISMS[name].entry.rows in kinds]
+
 
 # These have parameters of their own for each head.
-ALIKE_HEADS = [name for name in CONVEX if name != "ftheta-mix"]
+ALIKE_HEADS = [name for name in UNSCALED if name != "ftheta-mix"]
 
 
 def close(x, y):
     torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", CONVEX)
+@pytest.mark.parametrize("name", of_rows("convex", "signed"))
 @few
 @given(shape=shapes)
 def test_constant_values_come_back(name, shape):
@@ -46,21 +51,43 @@ def test_constant_values_come_back(name, shape):
     )
 
 
-@pytest.mark.parametrize("name", CONVEX)
+def map_of(name, shape):
+    """The weights, as the output for v = identity, and the mask."""
+    q, k, _, mask, *rest = draw(MECHANISMS[name], **shape)
+    v = torch.eye(k.shape[2], dtype=torch.float64).expand(*k.shape[:2], -1, -1)
+    return MECHANISMS[name].fast(q, k, v, mask, *rest), mask
+
+
+@pytest.mark.parametrize("name", of_rows("convex"))
 @few
 @given(shape=shapes)
 def test_rows_are_convex_weights(name, shape):
-    shape = {**shape, "width": shape["keys"]}
-    q, k, v, mask, *rest = draw(MECHANISMS[name], **shape)
-    v = torch.eye(k.shape[2], dtype=torch.float64).expand(*k.shape[:2], -1, -1)
-    weights = MECHANISMS[name].fast(q, k, v, mask, *rest)  # with v = identity, the map itself
+    weights, _ = map_of(name, shape)
     assert (weights >= -1e-12).all()
-    close(weights.sum(dim=-1), torch.ones(q.shape[:3]).double())
-    hidden = torch.zeros(k.shape[0], k.shape[2]).bool() if mask is None else ~mask
-    assert (weights.abs().amax(dim=(1, 2))[hidden] == 0).all()
+    close(weights.sum(dim=-1), torch.ones(weights.shape[:3]).double())
 
 
-@every_mechanism
+@pytest.mark.parametrize("name", of_rows("signed", "free"))
+def test_rows_are_not_convex_where_the_registry_says_so(name):
+    weights, _ = map_of(name, {"queries": 40, "dim": 4})
+    assert (weights < -1e-6).any()
+
+
+@pytest.mark.parametrize("name", of_rows("free"))
+def test_rows_do_not_sum_to_one_where_the_registry_says_so(name):
+    weights, _ = map_of(name, {"queries": 40, "dim": 4})
+    assert ((weights.sum(dim=-1) - 1).abs() > 1e-6).any()
+
+
+@pytest.mark.parametrize("name", UNSCALED)
+@few
+@given(shape=shapes)
+def test_masked_keys_have_no_weight(name, shape):
+    weights, mask = map_of(name, {**shape, "masked": True})
+    assert (weights.abs().amax(dim=(1, 2))[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("name", [n for n in MECHANISMS if not MECHANISMS[n].entry.self_only])
 @few
 @given(shape=shapes)
 def test_queries_do_not_see_each_other(name, shape):
@@ -70,7 +97,19 @@ def test_queries_do_not_see_each_other(name, shape):
     close(run(q[:, :, order], k, v, *rest), run(q, k, v, *rest)[:, :, order])
 
 
-@every_mechanism
+ORDERED = [name for name in MECHANISMS if MECHANISMS[name].entry.ordered]
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_keys_have_an_order_where_the_registry_says_so(name):
+    """Tokens in another order give other outputs, not the same ones in that order."""
+    q, k, v, _, *rest = draw(MECHANISMS[name], queries=40, dim=4)
+    run, order = MECHANISMS[name].fast, torch.randperm(40)
+    moved = run(*(x[:, :, order] for x in (q, k, v)), None, *rest)
+    assert (moved - run(q, k, v, None, *rest)[:, :, order]).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("name", [name for name in MECHANISMS if name not in ORDERED])
 @few
 @given(shape=shapes)
 def test_keys_and_values_have_no_order(name, shape):
@@ -91,12 +130,13 @@ def test_padded_equals_truncated(name, shape, padding, junk):
     q, k, v, _, *rest = draw(MECHANISMS[name], **shape)
     run = MECHANISMS[name].fast
 
-    def pad(x):
+    def pad(x, junk=junk):
         return torch.cat([x, x.new_full((*x.shape[:2], padding, x.shape[3]), junk)], dim=2)
 
     mask = torch.arange(k.shape[2] + padding).expand(k.shape[0], -1) < k.shape[2]
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-    padded = run(leaves[0], pad(leaves[1]), pad(leaves[2]), mask, *rest)
+    query = pad(leaves[0], 1e3) if MECHANISMS[name].entry.self_only else leaves[0]
+    padded = run(query, pad(leaves[1]), pad(leaves[2]), mask, *rest)[:, :, : q.shape[2]]
     plain = run(*leaves, None, *rest)
     close(padded, plain)
     for x, y in zip(

@@ -18,11 +18,9 @@ from tests.ops.uninterpreted import seen_by
 
 pytest.importorskip("triton")
 
-from saccade.ops.taylor.triton import direct, hopper_forward
-from saccade.ops.taylor.triton import problem as problems
-from saccade.ops.taylor.triton.hopper_backward import suits_backward
-from saccade.ops.taylor.triton.hopper_forward import suits_forward
-from saccade.ops.taylor.triton.problem import form_of
+from saccade.ops.taylor.triton import direct, direct_hopper, shapes
+from saccade.ops.taylor.triton.direct_hopper import suits_backward, suits_forward
+from saccade.ops.taylor.triton.shapes import form_of
 from tests.ops.hopper_calls import (
     both_kinds,
     both_widths,
@@ -120,7 +118,7 @@ def test_masks_other_widths_and_strides_are_left_to_the_other_kernel(suited):
 @pytest.mark.parametrize("capability", [(8, 0), (8, 9), (10, 0), (12, 0)])
 def test_other_devices_are_left_to_the_other_kernel(capability, suited, monkeypatch):
     form_of.cache_clear()
-    monkeypatch.setattr(problems, "capability", lambda device: capability)
+    monkeypatch.setattr(shapes, "capability", lambda device: capability)
     taken = suited(problem_of(*nowhere()).form)
     form_of.cache_clear()
     assert not taken
@@ -196,7 +194,7 @@ def test_a_kernel_that_cannot_be_had_is_told_of_once(found, obstacle):
 @pytest.fixture
 def taken(monkeypatch):
     """The forms of calls that Hopper's kernel was launched for; launches before are forgotten."""
-    forms, parts_of = [], hopper_forward.forward_parts
+    forms, parts_of = [], direct_hopper.forward_parts
 
     def noted(f, **options):
         def launched(part):
@@ -206,7 +204,7 @@ def taken(monkeypatch):
         return None if parts is None else [launched(part) for part in parts]
 
     parts_of.cache_clear()
-    monkeypatch.setattr(hopper_forward, "forward_parts", noted)
+    monkeypatch.setattr(direct_hopper, "forward_parts", noted)
     yield forms
     parts_of.cache_clear()
 
@@ -233,14 +231,15 @@ def test_it_is_as_good_as_plain_torch(shape, normalized, dim, taken):
 @both_kinds
 @pytest.mark.parametrize("processors", [1, 2])
 def test_programs_go_from_tile_to_tile(processors, normalized, dim, taken, monkeypatch):
-    monkeypatch.setattr(hopper_forward, "multiprocessors", lambda device: processors)
+    kernels = pytest.importorskip("saccade.ops.taylor.triton.direct_hopper_forward")
+    monkeypatch.setattr(kernels, "multiprocessors", lambda device: processors)
     held_to_plain_torch(dim, normalized, {"batch": 3, "heads": 3, "queries": 384, "keys": 256})
     assert taken
 
 
 def _halve_the_constant(launch):
-    *rest, c, floor, lift = launch.numbers
-    launch.numbers = (*rest, c / 2, floor, lift)
+    *sizes, (*rest, c, floor, lift) = launch.numbers
+    launch.numbers = (*sizes, (*rest, c / 2, floor, lift))
 
 
 def _forget_the_last_blocks(launch):
@@ -257,14 +256,15 @@ def _forget_the_lengths(launch):
     "plant", [_halve_the_constant, _forget_the_last_blocks, _forget_the_lengths]
 )
 def test_planted_errors_are_caught(plant, taken, monkeypatch):
-    launch_of = hopper_forward._launch
+    kernels = pytest.importorskip("saccade.ops.taylor.triton.direct_hopper_forward")
+    launch_of = kernels.forward_launch
 
     def planted(*arguments):
         launch = launch_of(*arguments)
         plant(launch)
         return launch
 
-    monkeypatch.setattr(hopper_forward, "_launch", planted)
+    monkeypatch.setattr(kernels, "forward_launch", planted)
     shape = {"batch": 1, "heads": 3, "queries": 256, "keys": 640}
     with pytest.raises(AssertionError, match="allowed"):
         held_to_plain_torch(64, True, shape)
@@ -295,11 +295,11 @@ def test_many_tiles_agree_with_the_other_kernel_and_repeat(normalized, dim, take
 @both_widths
 @pytest.mark.parametrize(("batch", "heads"), [(7, 3), (2, 8), (1, 5)])
 def test_parts_give_what_the_whole_gives_on_a_card(batch, heads, dim, taken, monkeypatch):
-    monkeypatch.setattr(hopper_forward, "FREE_BYTES", 0)
+    monkeypatch.setattr(direct_hopper, "FREE_BYTES", 0)
     p = normalized_problem(*random_projection(batch=batch, heads=heads, dim=dim))
     out, total = direct.run_direct(p, keep=True)
     assert len(taken) == 1
-    in_parts, in_parts_total = hopper_forward.run_forward(p, keep=False)
+    in_parts, in_parts_total = direct_hopper.run_forward(p, keep=False)
     assert len(taken) >= 4
     assert torch.equal(in_parts, out)
     assert torch.equal(in_parts_total, total)

@@ -20,10 +20,10 @@ from tests.ops.uninterpreted import seen_by
 
 pytest.importorskip("triton")
 
-from saccade.ops import launches
-from saccade.ops.taylor.triton import direct, hopper_backward
-from saccade.ops.taylor.triton.hopper_backward import Backward, suits_backward
-from saccade.ops.taylor.triton.problem import Problem
+from saccade.ops._triton import launch as launches
+from saccade.ops.taylor.triton import direct, direct_hopper
+from saccade.ops.taylor.triton.direct_hopper import Backward, suits_backward
+from saccade.ops.taylor.triton.shapes import Problem
 from tests.ops.hopper_calls import (
     both_kinds,
     both_widths,
@@ -110,7 +110,7 @@ def test_sums_are_zero_before_and_read_after(found, call):
     dim = {"plain": 64, "normalized": 128}[call]
     assert found[call]["sums"] == ["torch.float32", [2 * 3, 1024, dim]]
     assert found[call]["sums not zero"] == 0
-    assert keys["sums_ptr"] == queries["sums_ptr"]
+    assert keys["p_sums"] == queries["p_sums"]
 
 
 @pytest.mark.parametrize("call", ["plain", "normalized"])
@@ -119,23 +119,24 @@ def test_kernels_read_the_call_and_what_was_made_of_its_rows(found, call):
     read, dim = found[call]["read"], {"plain": 64, "normalized": 128}[call]
     assert keys["q_desc"] == [*read["q"], [1, 1, 64, dim]]
     dy = [2, 3, 1024, dim], [3 * 1024 * dim, 1024 * dim, dim, 1], [1, 1, 64, dim]
-    assert keys["dy_desc"] == [rows["dy_ptr"], *dy]
-    assert [keys["k_ptr"], keys["v_ptr"]] == [read["k"][0], read["v"][0]]
-    assert queries["q_ptr"] == read["q"][0]
-    for name in ("curves_ptr", "shifts_ptr", "temperature_ptr"):
+    assert keys["dy_desc"] == [rows["p_dy"], *dy]
+    assert [keys["p_k"], keys["p_v"]] == [read["k"][0], read["v"][0]]
+    assert queries["p_q"] == read["q"][0]
+    for name in ("p_curves", "p_shifts", "p_temperature"):
         assert keys[name] == rows[name]
-    assert keys["temperature_ptr"] == queries["temperature_ptr"]
+    assert keys["p_temperature"] == queries["p_temperature"]
     kn, kh, kb = read["k"][2][2::-1]
-    numbers = {"heads": 3, "queries": 1024, "keys": 1024, "kb": kb, "kh": kh, "kn": kn}
-    numbers |= {"vb": kb, "vh": kh, "vn": kn, "over": 1 / 1024, "a": 0.5, "b": 1.0, "c": 1.0}
+    numbers = {"heads": 3, "queries": 1024, "keys": 1024}
+    numbers |= {"k_strides": [kb, kh, kn], "v_strides": [kb, kh, kn]}
     assert {name: keys[name] for name in numbers} == numbers
-    assert [queries[name] for name in ("qb", "qh", "qn", "over")] == [kb, kh, kn, 1 / 1024]
+    assert keys["coefficients"][1:] == [1 / 1024, 0.5, 1.0, 1.0]
+    assert [queries["q_strides"], queries["inv_keys"]] == [[kb, kh, kn], 1 / 1024]
 
 
 @pytest.mark.parametrize("call", ["plain", "normalized"])
 def test_gradients_are_where_the_kernels_wrote_them(found, call):
     _, keys, queries = found[call]["launches"]
-    written = {"dq": queries["dq_ptr"], "dk": keys["dk_ptr"], "dv": keys["dv_ptr"]}
+    written = {"dq": queries["p_dq"], "dk": keys["p_dk"], "dv": keys["p_dv"]}
     assert found[call]["written"] == written
 
 
@@ -171,15 +172,15 @@ def taken(monkeypatch):
     forms = []
 
     def noted(f, *, dry_run):
-        found = hopper_backward.backward_launches(f, dry_run=dry_run)
+        found = direct_hopper.backward_launches(f, dry_run=dry_run)
         if found is None:
             return None
         return found._replace(keys=noting(forms, f, found.keys))
 
-    hopper_backward._launches.cache_clear()
+    direct_hopper._launches.cache_clear()
     monkeypatch.setattr(direct, "backward_launches", noted)
     yield forms
-    hopper_backward._launches.cache_clear()
+    direct_hopper._launches.cache_clear()
 
 
 SHAPES = {
@@ -200,8 +201,8 @@ def test_they_are_as_good_as_plain_torch(shape, normalized, dim, taken):
 
 
 def _halve_the_constant(launches):
-    *rest, c = launches.keys.numbers
-    launches.keys.numbers = (*rest, c / 2)
+    *sizes, (*rest, c) = launches.keys.numbers
+    launches.keys.numbers = (*sizes, (*rest, c / 2))
 
 
 def _forget_the_last_queries(launches):
@@ -228,7 +229,7 @@ def _forget_the_lengths_of_queries(launches):
     ],
 )
 def test_planted_errors_are_caught(plant, taken, monkeypatch):
-    launches_of = hopper_backward._launches
+    launches_of = direct_hopper._launches
 
     @functools.cache
     def planted(f, *, dry_run):
@@ -236,7 +237,7 @@ def test_planted_errors_are_caught(plant, taken, monkeypatch):
         plant(launches)
         return launches
 
-    monkeypatch.setattr(hopper_backward, "_launches", planted)
+    monkeypatch.setattr(direct_hopper, "_launches", planted)
     shape = {"batch": 1, "heads": 3, "queries": 640, "keys": 256}
     with pytest.raises(AssertionError, match="allowed"):
         held_to_plain_torch(64, True, shape)

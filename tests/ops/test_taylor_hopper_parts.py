@@ -3,6 +3,8 @@
 A stand-in by torch takes the kernel's place here; on a card, `test_taylor_hopper` has the same.
 """
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -12,10 +14,10 @@ from tests.ops.test_taylor_parts import Memory
 
 pytest.importorskip("triton")
 
-from saccade.ops import launches
-from saccade.ops.taylor.triton import direct, hopper_forward, rows
-from saccade.ops.taylor.triton.hopper_forward import heads_at_a_time
-from saccade.ops.taylor.triton.problem import Problem
+from saccade.ops._triton import launch as launches
+from saccade.ops.taylor.triton import direct, direct_hopper, rows
+from saccade.ops.taylor.triton.direct_hopper import heads_at_a_time
+from saccade.ops.taylor.triton.shapes import Problem
 from tests.ops.hopper_calls import (
     both_kinds,
     both_widths,
@@ -95,7 +97,7 @@ def test_few_keys_go_at_once():
     ("queries", "keys"), [(1024, 1024), (4096, 512), (512, 4096), (32768,) * 2]
 )
 def test_keys_of_every_part_have_room(batch, heads, queries, keys, monkeypatch):
-    monkeypatch.setattr(hopper_forward, "FREE_BYTES", 0)
+    monkeypatch.setattr(direct_hopper, "FREE_BYTES", 0)
     counts = heads_of(batch, heads, queries, keys)
     assert sum(counts) in (0, batch * heads)
     first, spare = 0, batch * heads * queries / 4
@@ -108,11 +110,11 @@ def test_keys_of_every_part_have_room(batch, heads, queries, keys, monkeypatch):
 
 @pytest.fixture
 def imitated(monkeypatch):
-    """The kernel by torch, given what the launch is given; a list of the forms it ran for."""
+    """The kernel by torch, given what the launch is given: the forms it ran for, and its module."""
     forms = []
 
     class Imitation:
-        def __init__(self, f, kernels):
+        def __init__(self, f):
             self.f = f
 
         def compile(self, dtypes):
@@ -134,12 +136,12 @@ def imitated(monkeypatch):
                 y = (w @ v[i, j].float() + f.c * sum_v[i, j]) / f.keys
                 out[i, j], total[i, j] = f.lift * y / z[:, None], z
 
-    hopper_forward.forward_parts.cache_clear()
-    monkeypatch.setattr(hopper_forward, "INTERPRETED", False)
-    monkeypatch.setattr(hopper_forward, "attempted", lambda f, module, make: make(None))
-    monkeypatch.setattr(hopper_forward, "_launch", Imitation)
-    yield forms
-    hopper_forward.forward_parts.cache_clear()
+    kernels = SimpleNamespace(forward_launch=Imitation, forward_dtypes=lambda f: ())
+    direct_hopper.forward_parts.cache_clear()
+    monkeypatch.setattr(direct_hopper, "INTERPRETED", False)
+    monkeypatch.setattr(direct_hopper, "attempted", lambda f, module, make: make(kernels))
+    yield forms, kernels
+    direct_hopper.forward_parts.cache_clear()
 
 
 def random_problem(batch, heads, keys):
@@ -153,24 +155,24 @@ def random_problem(batch, heads, keys):
     [(5, 2, 256, 4), (2, 4, 256, 4), (1, 8, 256, 4), (10, 1, 512, 7), (4, 1, 128, 3)],
 )
 def test_parts_give_what_the_whole_gives(batch, heads, keys, parts, imitated, monkeypatch):
-    monkeypatch.setattr(hopper_forward, "suits_forward", lambda f: True)
+    monkeypatch.setattr(direct_hopper, "suits_forward", lambda f: True)
     p = random_problem(batch, heads, keys)
     out, total = direct.run_direct(p, keep=True)
-    assert imitated == [p.form]
-    monkeypatch.setattr(hopper_forward, "FREE_BYTES", 0)
-    in_parts, in_parts_total = hopper_forward.run_forward(p, keep=False)
-    assert len(imitated) == 1 + parts
+    assert imitated[0] == [p.form]
+    monkeypatch.setattr(direct_hopper, "FREE_BYTES", 0)
+    in_parts, in_parts_total = direct_hopper.run_forward(p, keep=False)
+    assert len(imitated[0]) == 1 + parts
     assert torch.equal(in_parts, out)
     assert torch.equal(in_parts_total, total)
     assert direct.run_direct(p, keep=False)[1] is None
 
 
 def test_keys_that_lie_in_what_is_written_are_noticed(imitated, monkeypatch):
-    p, room = random_problem(4, 2, 256), hopper_forward._room
+    p, room = random_problem(4, 2, 256), direct_hopper._room
     out, _ = direct.run_direct(p, keep=True)
-    monkeypatch.setattr(hopper_forward, "FREE_BYTES", 0)
-    monkeypatch.setattr(hopper_forward, "_room", lambda p, later: room(p, later._base))
-    assert not torch.equal(hopper_forward.run_forward(p, keep=False)[0], out)
+    monkeypatch.setattr(direct_hopper, "FREE_BYTES", 0)
+    monkeypatch.setattr(direct_hopper, "_room", lambda p, later: room(p, later._base))
+    assert not torch.equal(direct_hopper.run_forward(p, keep=False)[0], out)
 
 
 @both_kinds
@@ -185,7 +187,7 @@ def test_a_pass_without_gradients_keeps_to_memory_like_softmax(
     """At most a quarter beside the output; nothing is launched."""
     memory, new = Memory(), Problem.new
     monkeypatch.setattr(Problem, "new", lambda *a, **options: memory.note(new(*a, **options)))
-    monkeypatch.setattr(hopper_forward, "_launch", lambda f, kernels: lambda *tensors: None)
+    imitated[1].forward_launch = lambda f: lambda *tensors: None
     q, k, v = nowhere(batch=batch, heads=heads, tokens=tokens, dim=dim)
     p = normalized_problem(q, k, v) if normalized else problem_of(q, k, v)
     token = launches._dry_run_launches.set(set())

@@ -16,13 +16,13 @@ pytest.importorskip("triton")
 
 import triton.language as tl
 
-from saccade.ops.taylor.triton import efficient, operators, problem
+from saccade.ops.taylor.triton import api, efficient_values, shapes
 
 
 def is_miscompiled(launch):
     """Whether a launch of `values` is one that ptxas 12.8 miscompiles."""
-    constants = launch.constants
-    return constants["DTYPE"] == tl.bfloat16 and constants["EP"] == 16 and constants["DP"] > 32
+    flags = launch.constants["FLAGS"]
+    return tl.bfloat16 == flags.DTYPE and flags.EP == 16 and flags.DP > 32
 
 
 @pytest.fixture
@@ -32,17 +32,17 @@ def launches(monkeypatch):
 
     def noted(p, *_unused):
         form = p.form
-        found.append(efficient._values_launch(form, True))
-        found.append(efficient._values_launch(form, False))
+        found.append(efficient_values.values_launch(form, True))
+        found.append(efficient_values.values_launch(form, False))
         out = p.new(form.batch, form.heads, form.queries, form.width).zero_()
         return out, p.numbers(form.batch_heads, form.queries)
 
-    monkeypatch.setitem(problem._TRITON_DTYPE, torch.bfloat16, tl.bfloat16)  # as outside of tests
-    efficient._values_launch.cache_clear()
-    monkeypatch.setattr(operators, "run_in_parts", lambda p, *, keep: noted(p))
-    monkeypatch.setattr(operators, "keeps_state", lambda q, v: False)
+    monkeypatch.setitem(shapes._TRITON_DTYPE, torch.bfloat16, tl.bfloat16)  # as outside of tests
+    efficient_values.values_launch.cache_clear()
+    monkeypatch.setattr(api, "run_in_parts", lambda p, *, keep: noted(p))
+    monkeypatch.setattr(api, "keeps_state", lambda q, v: False)
     yield found
-    efficient._values_launch.cache_clear()
+    efficient_values.values_launch.cache_clear()
 
 
 def call(dim, width, *, temperature=None, dtype=torch.bfloat16):
@@ -64,7 +64,7 @@ def test_no_miscompiled_launch_is_made(temperature, launches):
 
 @pytest.mark.parametrize(("dim", "width"), [(33, 16), (64, 8), (128, 1)])
 def test_miscompiled_launches_would_be_noticed(dim, width, launches, monkeypatch):
-    monkeypatch.setattr(operators, "columns_of_values", lambda dim, width, dtype, efficient: width)
+    monkeypatch.setattr(api, "columns_of_values", lambda dim, width, dtype, efficient: width)
     call(dim, width)
     assert len(launches) == 2
     assert all(map(is_miscompiled, launches))
@@ -74,13 +74,13 @@ def test_other_calls_are_not_padded(launches):
     call(32, 16)
     call(64, 16, dtype=torch.float32)
     call(64, 17)
-    assert [launch.constants["EP"] for launch in launches] == [16, 16, 16, 16, 32, 32]
-    assert launches[-1].numbers[3] == 17
+    assert [launch.constants["FLAGS"].EP for launch in launches] == [16, 16, 16, 16, 32, 32]
+    assert launches[-1].numbers[0][3] == 17
 
 
 def test_padded_values_give_the_same_output_and_gradients(monkeypatch):
     # bfloat16 is cut in the interpreter: float32 plays its part.
-    monkeypatch.setattr(operators, "columns_of_values", lambda *_, **__: 32)
+    monkeypatch.setattr(api, "columns_of_values", lambda *_, **__: 32)
     make = partial(draw_shift, batch=1, heads=2, queries=5, keys=7, dim=40, width=8, masked=True)
     run = partial(fused_shift, "efficient")
     assert_as_good_as_plain(run, shift_equation, make, torch.float32, draws=2)

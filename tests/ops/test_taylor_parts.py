@@ -11,9 +11,9 @@ from tests.ops.mechanisms import assert_as_good_as_plain
 
 pytest.importorskip("triton")
 
-from saccade.ops import launches
-from saccade.ops.taylor.triton import efficient, sums
-from saccade.ops.taylor.triton.problem import Problem
+from saccade.ops._triton import launch as launches
+from saccade.ops.taylor.triton import efficient, efficient_splits, efficient_state
+from saccade.ops.taylor.triton.shapes import Problem
 
 two_processors = pytest.mark.parametrize("few_processors", [2], indirect=True)
 
@@ -112,7 +112,7 @@ def test_a_pass_without_gradients_keeps_to_memory_like_softmax(
     ],
 )
 def test_tiles_that_fill_no_round_are_split(tiles, most_splits, most_parts, shares):
-    assert sums._shares(tiles, 264, most_splits, most_parts) == pytest.approx(shares)
+    assert efficient_splits.share_out(tiles, 264, most_splits, most_parts) == pytest.approx(shares)
 
 
 @two_processors
@@ -124,13 +124,13 @@ def test_tiles_that_fill_no_round_are_split(tiles, most_splits, most_parts, shar
 )
 def test_whole_and_split_tiles_add_up(dim, keys, masked, monkeypatch):
     shape = {"batch": 1, "heads": 1, "queries": 9, "keys": keys, "dim": dim, "masked": masked}
-    launched, launch_of = [], sums._state_launch
+    launched, launch_of = [], efficient_state._state_launch
 
     def noted(form, of_queries, *tiles):
         launched.append(tiles)
         return launch_of(form, of_queries, *tiles)
 
-    monkeypatch.setattr(sums, "_state_launch", noted)
+    monkeypatch.setattr(efficient_state, "_state_launch", noted)
     make = partial(draw, **shape)
     assert_as_good_as_plain(partial(fused, "efficient"), equation, make, torch.float32, draws=1)
     assert launched[:2] == [(0, 2, 1), (2, 1, 2)]  # of three tiles two fit at once
@@ -142,16 +142,16 @@ def test_whole_and_split_tiles_add_up(dim, keys, masked, monkeypatch):
 def test_split_tiles_are_summed_in_the_memory_of_the_output(width, monkeypatch):
     q, k, v, _ = draw(0, batch=1, heads=1, queries=600, keys=300, dim=20, width=width)
     run = partial(fused, "efficient", q.float(), k.float(), v.float(), None)
-    inside, scratch = [], sums._scratch
+    inside, scratch = [], efficient_state._scratch
 
     def noted(p, room, count):
         found = scratch(p, room, count)
         inside.append(found.data_ptr() == room.data_ptr())
         return found
 
-    monkeypatch.setattr(sums, "_scratch", noted)
+    monkeypatch.setattr(efficient_state, "_scratch", noted)
     found = run()
-    monkeypatch.setattr(sums, "_scratch", lambda p, room, count: p.numbers(count))
+    monkeypatch.setattr(efficient_state, "_scratch", lambda p, room, count: p.numbers(count))
     assert torch.equal(run(), found)
     assert set(inside) == {True}  # on a GPU a first call is dry_run
 
@@ -163,8 +163,8 @@ def test_turned_keys_need_no_table_of_lengths(monkeypatch):
     tables, table = [], Problem.table
     monkeypatch.setattr(Problem, "table", lambda *a: tables.append(a) or table(*a))
     token = launches._dry_run_launches.set(set())
-    sums.row_sums(p, room=x)
+    efficient_state.row_sums(p, room=x)
     assert not tables
-    sums.row_sums(p)
+    efficient_state.row_sums(p)
     assert tables
     launches._dry_run_launches.reset(token)

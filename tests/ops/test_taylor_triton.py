@@ -28,10 +28,16 @@ from tests.ops.mechanisms import assert_as_good_as_plain, make_inputs, with_grad
 
 pytest.importorskip("triton")
 
-from saccade.ops.taylor.triton import efficient, operators, settings, sums
-from saccade.ops.taylor.triton.blocks import TABLE_STEP
-from saccade.ops.taylor.triton.problem import Problem, grain_of
+from saccade.ops.taylor.triton import (
+    api,
+    configs,
+    efficient,
+    efficient_gradients,
+    efficient_moments,
+)
+from saccade.ops.taylor.triton.library import TABLE_STEP
 from saccade.ops.taylor.triton.rows import weighted_gradients
+from saccade.ops.taylor.triton.shapes import Problem, grain_of
 
 # The interpreter cuts bfloat16 instead of rounding it: that dtype is judged on a GPU.
 DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])]
@@ -73,7 +79,7 @@ def test_several_splits_and_blocks_add_up(algorithm, width):
 
 
 def test_narrow_heads_can_take_the_passes_of_wide_ones(monkeypatch):
-    monkeypatch.setattr(settings, "ONE_PASS_WIDTH", 0)
+    monkeypatch.setattr(configs, "ONE_PASS_WIDTH", 0)
     make = partial(draw_shift, batch=1, heads=4, queries=33, keys=49, dim=10, masked=True)
     run = partial(fused_shift, "efficient")
     assert_as_good_as_plain(run, shift_equation, make, torch.float32, draws=4)
@@ -113,14 +119,14 @@ def test_rows_of_odd_width_have_smaller_blocks_on_hopper(dim, width):
     form = Problem.of(q, k, v, None, None, 1.0, 0.5, 1.0, 1.0, False, "ieee").form
     odd = bool(dim % 8 or width % 8)
     assert form.blocks("values").rows == (64 if odd else 128)
-    assert form.blocks("accumulate") == settings.blocks_for(
+    assert form.blocks("accumulate") == configs.blocks_for(
         "accumulate", dim, torch.bfloat16, (9, 0)
     )
 
 
 def test_a_device_nobody_knows_gets_the_blocks_that_ask_for_least():
     def blocks(capability):
-        return settings.blocks_for("gradients", 32, torch.bfloat16, capability)
+        return configs.blocks_for("gradients", 32, torch.bfloat16, capability)
 
     assert blocks((7, 5)) == blocks((8, 6)) == blocks((8, 9)) == blocks((12, 0))
     assert len({blocks((9, 0)), blocks((8, 0)), blocks((8, 6))}) == 3
@@ -129,7 +135,7 @@ def test_a_device_nobody_knows_gets_the_blocks_that_ask_for_least():
 def test_keys_are_turned_where_that_was_timed():
     def turned(dtype, capability):
         widths = (32, 64, 128)
-        sizes = [settings.blocks_for("accumulate", w, dtype, capability) for w in widths]
+        sizes = [configs.blocks_for("accumulate", w, dtype, capability) for w in widths]
         return [size.turned is not None for size in sizes]
 
     assert turned(torch.bfloat16, (9, 0)) == [True] * 3
@@ -150,14 +156,14 @@ def test_more_heads_than_a_launch_takes_go_in_parts(algorithm, masked, monkeypat
     shape = {"batch": 5, "heads": 2, "queries": 20, "keys": 24, "dim": 8, "masked": masked}
     run = partial(result_and_gradients, algorithm, draw_shift(0, **shape), torch.float32)
     whole = run()
-    launched, forward = [], operators._forward
+    launched, forward = [], api._forward
 
     def noted(q, *rest):
         launched.append(len(q))
         return forward(q, *rest)
 
-    monkeypatch.setattr(operators, "MAX_HEADS", 5)
-    monkeypatch.setattr(operators, "_forward", noted)
+    monkeypatch.setattr(api, "MAX_HEADS", 5)
+    monkeypatch.setattr(api, "_forward", noted)
     torch.testing.assert_close(run(), whole)
     assert launched == [2, 2, 1]
 
@@ -233,12 +239,12 @@ def test_blocks_that_go_by_fit_the_tables():
     capabilities = ((7, 5), (8, 0), (8, 6), (9, 0), (10, 0))
     for capability, dtype in itertools.product(capabilities, (torch.bfloat16, torch.float32)):
         for kernel, dim in itertools.product(("forward", "queries", "keys"), range(1, 129)):
-            size = settings.blocks_for(f"direct_{kernel}", dim, dtype, capability).block
+            size = configs.blocks_for(f"direct_{kernel}", dim, dtype, capability).block
             assert size in (32, 64, 128)
             assert TABLE_STEP.value % size == 0
         for dim in range(1, 129):  # what programs of keys keep are whole blocks of queries' loop
             keys, queries = (
-                settings.blocks_for(f"direct_{kernel}", dim, dtype, capability)
+                configs.blocks_for(f"direct_{kernel}", dim, dtype, capability)
                 for kernel in ("keys", "queries")
             )
             assert keys.rows % queries.block == 0
@@ -326,12 +332,14 @@ def test_nan_in_masked_keys_does_not_spread(algorithm):
 
 
 def _skip_the_last_split(monkeypatch):
-    splits = sums._splits
-    monkeypatch.setattr(sums, "_splits", lambda *a: (max(1, splits(*a)[0] - 1), splits(*a)[1]))
+    splits = efficient_moments.split_rows
+    monkeypatch.setattr(
+        efficient_moments, "split_rows", lambda *a: (max(1, splits(*a)[0] - 1), splits(*a)[1])
+    )
 
 
 def _forget_to_double_off_diagonal_pairs(monkeypatch):
-    unfold_launch = efficient._unfold_launch
+    unfold_launch = efficient_gradients._unfold_launch
 
     class Halved:
         def __init__(self, form):
@@ -342,7 +350,7 @@ def _forget_to_double_off_diagonal_pairs(monkeypatch):
             self.launch(state, turned)
             turned *= 0.5
 
-    monkeypatch.setattr(efficient, "_unfold_launch", Halved)
+    monkeypatch.setattr(efficient_gradients, "_unfold_launch", Halved)
 
 
 @pytest.mark.usefixtures("few_processors")
@@ -362,7 +370,7 @@ def test_opcheck(algorithm):
     numbers = (1.0, 0.5, 1.0, 1.0)
     arguments = (*leaves, mask, temperature, *numbers, True, algorithm == "efficient", True)
     torch.library.opcheck(torch.ops.saccade.taylor_fused.default, arguments)
-    backward = (leaves[0] * 0, *arguments[:5], *operators._forward(*arguments), *numbers, True)
+    backward = (leaves[0] * 0, *arguments[:5], *api._forward(*arguments), *numbers, True)
     detached = [x.detach() if isinstance(x, torch.Tensor) else x for x in backward]
     torch.library.opcheck(
         torch.ops.saccade.taylor_fused_backward.default, (*detached, algorithm == "efficient")

@@ -18,8 +18,8 @@ from tests.ops.mechanisms import assert_as_good_as_plain
 
 pytest.importorskip("triton")
 
-from saccade.ops.taylor.triton import sums
-from saccade.ops.taylor.triton.problem import form_of
+from saccade.ops.taylor.triton import efficient_state
+from saccade.ops.taylor.triton.shapes import form_of
 
 # The interpreter cuts bfloat16 instead of rounding it: float32 stands for it there.
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
@@ -34,13 +34,13 @@ both_kinds = pytest.mark.parametrize("normalized", [False, True], ids=["plain", 
 @pytest.fixture
 def turned(monkeypatch):
     """The launches that sum turned keys: (first tile, tiles, splits) of each."""
-    launched, launch_of = [], sums._turned_launch
+    launched, launch_of = [], efficient_state._turned_launch
 
     def noted(form, *tiles):
         launched.append(tiles)
         return launch_of(form, *tiles)
 
-    monkeypatch.setattr(sums, "_turned_launch", noted)
+    monkeypatch.setattr(efficient_state, "_turned_launch", noted)
     return launched
 
 
@@ -102,7 +102,7 @@ def test_split_rows_are_summed_in_what_is_free(heads, queries, launches, normali
 
 
 def test_another_order_of_tokens_is_caught(monkeypatch):
-    launch_of = sums._turned_launch
+    launch_of = efficient_state._turned_launch
 
     class Swapped:
         def __init__(self, *arguments):
@@ -112,7 +112,7 @@ def test_another_order_of_tokens_is_caught(monkeypatch):
             keys.copy_(keys.unflatten(0, (-1, 2)).flip(1).flatten())
             self.launch(keys, *rest)
 
-    monkeypatch.setattr(sums, "_turned_launch", Swapped)
+    monkeypatch.setattr(efficient_state, "_turned_launch", Swapped)
     with pytest.raises(AssertionError, match="allowed"):
         assert_right(False, batch=1, heads=2, queries=64, keys=64, dim=32)
 
@@ -122,7 +122,9 @@ def test_another_order_of_tokens_is_caught(monkeypatch):
 @pytest.mark.skipif(DEVICE == "cuda", reason="who is first there is a matter of luck")
 def test_sums_over_keys_that_are_still_to_be_read_are_caught(monkeypatch):
     six_tiles = 6 * 4 * 256 * 32
-    monkeypatch.setattr(sums, "_free_bytes", lambda f, keys, room, _: slice(room - six_tiles, room))
+    monkeypatch.setattr(
+        efficient_state, "_free_bytes", lambda f, keys, room, _: slice(room - six_tiles, room)
+    )
     with pytest.raises(AssertionError, match="allowed"):
         assert_right(False, batch=1, heads=5, queries=1024, keys=1024, dim=32)
 
@@ -135,7 +137,7 @@ def shares(batch=33, queries=2048, keys=2048, dim=64, width=64, masked=False):
     ]
     rest = (torch.bfloat16, torch.device("cpu"), masked, False, 1.0, 0.5, 1.0, 1.0, False, "ieee")
     form = form_of((batch, 8, queries, dim), (batch, 8, keys, width), *strides, *rest)
-    return sums.turned_shares(form, batch * 8 * queries * width * 2)
+    return efficient_state.turned_shares(form, batch * 8 * queries * width * 2)
 
 
 def test_keys_are_turned_where_they_fit_and_all_is_whole():

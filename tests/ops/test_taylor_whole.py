@@ -24,8 +24,8 @@ from tests.ops.mechanisms import assert_as_good_as_plain
 
 pytest.importorskip("triton")
 
-from saccade.ops.taylor.triton import operators, whole
-from saccade.ops.taylor.triton.problem import Problem, within_reach
+from saccade.ops.taylor.triton import api, direct_whole
+from saccade.ops.taylor.triton.shapes import Problem, within_reach
 
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
 
@@ -56,15 +56,15 @@ def calls(monkeypatch):
     seen = []
 
     def watched(name):
-        run = getattr(operators, name)
+        run = getattr(api, name)
         monkeypatch.setattr(
-            operators, name, lambda *args, **options: seen.append(name) or run(*args, **options)
+            api, name, lambda *args, **options: seen.append(name) or run(*args, **options)
         )
 
     for name in ("run_whole", "run_whole_backward", "run_direct", "run_direct_backward"):
         watched(name)
-    taken = operators.is_whole
-    monkeypatch.setattr(operators, "is_whole", lambda f: taken(replace(f, dtype=torch.bfloat16)))
+    taken = api.is_whole
+    monkeypatch.setattr(api, "is_whole", lambda f: taken(replace(f, dtype=torch.bfloat16)))
     return seen
 
 
@@ -129,7 +129,7 @@ def test_inputs_are_read_where_a_projection_left_them(calls):
     ],
 )
 def test_which_calls_it_takes(changes, taken):
-    assert whole.is_whole(form(**changes)) is taken
+    assert direct_whole.is_whole(form(**changes)) is taken
 
 
 def test_longer_rows_go_the_other_way(calls):
@@ -156,24 +156,24 @@ def test_gradients_that_are_expanded_are_read_as_they_are(size, calls):
 
 
 def _halve_the_constant(launch):
-    *rest, a, b, c, lift = launch.numbers
-    launch.numbers = (*rest, a, b, c / 2, lift)
+    *sizes, (*rest, c, lift) = launch.numbers
+    launch.numbers = (*sizes, (*rest, c / 2, lift))
 
 
 def _forget_the_lengths(launch):
-    launch.constants["NORMALIZE"] = False
+    launch.constants["FLAGS"] = launch.constants["FLAGS"]._replace(NORMALIZE=False)
 
 
 @pytest.mark.parametrize("plant", [_halve_the_constant, _forget_the_lengths])
 def test_planted_errors_are_caught(plant, calls, monkeypatch):
-    launch_of = whole._backward_launch.__wrapped__
+    launch_of = direct_whole._backward_launch.__wrapped__
 
     def planted(*arguments):
         launch = launch_of(*arguments)
         plant(launch)
         return launch
 
-    monkeypatch.setattr(whole, "_backward_launch", planted)
+    monkeypatch.setattr(direct_whole, "_backward_launch", planted)
     make = partial(draw_shift, batch=1, heads=3, queries=20, keys=30, dim=16)
     with pytest.raises(AssertionError, match="allowed"):
         assert_as_good_as_plain(
@@ -203,6 +203,6 @@ def test_a_captured_graph_gives_the_same_again():
 def test_both_ways_agree(monkeypatch):
     inputs = torch.randn(3, 16, 8, 63, 32, dtype=torch.bfloat16, device=DEVICE)
     one = gradients(torch.ones_like, *inputs)
-    monkeypatch.setattr(operators, "is_whole", lambda _: False)
+    monkeypatch.setattr(api, "is_whole", lambda _: False)
     for x, y in zip(one, gradients(torch.ones_like, *inputs), strict=True):
         assert (x - y).float().norm() < 0.02 * y.float().norm()

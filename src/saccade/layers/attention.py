@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError
-from saccade.layers.attentions import create_core
+from saccade.layers.attentions import ATTENTIONS, create_core
 from saccade.layers.cores import SoftmaxCore, TaylorCore
-from saccade.layers.value_conv import ValueConv
+from saccade.layers.local_conv import LocalConv
 from saccade.layers.windows import (
     WindowLayout,
     check_window,
@@ -42,8 +42,9 @@ class MultiHeadAttention(nn.Module):
         window: Side, or (height, width), of the windows within which patches attend; None for
             attention over all tokens.
         shifted: True shifts the windows by half their size.
-        value_conv: Side of a depthwise convolution of the values over the patches, which is added
-            to the output; None for none.
+        local_conv: Side of a depthwise convolution of the values over the tokens of the grid, which
+            is added to the output; None for none.
+        is_line: True if the tokens are in a line, for the convolution.
         attention_options: Options of the core, such as `{"num_features": 64}` for Performers.
     """
 
@@ -59,7 +60,8 @@ class MultiHeadAttention(nn.Module):
         proj_drop: float = 0.0,
         window: int | tuple[int, int] | None = None,
         shifted: bool = False,
-        value_conv: int | None = None,
+        local_conv: int | None = None,
+        is_line: bool = False,
         attention_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -70,6 +72,11 @@ class MultiHeadAttention(nn.Module):
         self.shifted = shifted
         if shifted and window is None:
             raise ConfigError("shifted must be False without a window, got True; set window too")
+        if window is not None and ATTENTIONS[attention].self_only:
+            raise ConfigError(
+                f"window must be None with attention={attention!r}, got {window}: its queries and "
+                "keys must be the same tokens, and those of a window attend to the class token too"
+            )
         inner = num_heads * self.head_dim
         self.qkv = nn.Linear(dim, 3 * inner, bias=qkv_bias)
         self.core = create_core(
@@ -79,7 +86,9 @@ class MultiHeadAttention(nn.Module):
             attn_drop=_check_probability("attn_drop", attn_drop),
             options=attention_options,
         )
-        self.value_conv = None if value_conv is None else ValueConv(inner, value_conv)
+        self.local_conv = (
+            None if local_conv is None else LocalConv(inner, local_conv, is_line=is_line)
+        )
         self.proj = nn.Linear(inner, dim)
         self.proj_drop = nn.Dropout(_check_probability("proj_drop", proj_drop))
 
@@ -96,7 +105,8 @@ class MultiHeadAttention(nn.Module):
         Args:
             x: Tokens; with a window, prefix tokens first, then the patches row by row.
             key_mask: (B, N), True = attend.
-            grid: (h, w) of the patches; needed with a window.
+            grid: (h, w) of the patches, or (1, N) of tokens in a line; needed with a window or a
+                convolution.
             attn_mask: Mask of queries and keys as in `scaled_dot_product_attention`: bool, or added
                 to the scores, broadcast to (B, H, N, N). Attentions other than softmax accept only
                 bool masks of shape (B, 1, 1, N), which mask a key for all queries.
@@ -109,22 +119,22 @@ class MultiHeadAttention(nn.Module):
             key_mask = _as_key_mask(attn_mask, x)
         if attn_mask is not None and key_mask is None:
             y = self._attend_masked(x, attn_mask).transpose(1, 2)
-        elif self.window is None and key_mask is None and self.value_conv is None:
+        elif self.window is None and key_mask is None and self.local_conv is None:
             y = self.core.packed(self.packed_heads(x))
         else:
             q, k, v = self.heads(x)
             y = self.attend(q, k, v, key_mask=key_mask, grid=grid).transpose(1, 2)
-            if self.value_conv is not None:
+            if self.local_conv is not None:
                 y = y.flatten(2) + self._local(v, key_mask, grid)
         projected: Tensor = self.proj_drop(self.proj(y.flatten(2)))
         return projected
 
     def _local(self, v: Tensor, key_mask: Tensor | None, grid: tuple[int, int] | None) -> Tensor:
         """The convolution of the values, those of masked keys left out: (B, N, H * E)."""
-        assert self.value_conv is not None
+        assert self.local_conv is not None
         if key_mask is not None:
             v = v.masked_fill(~key_mask[:, None, :, None], 0)
-        out: Tensor = self.value_conv(v, grid)
+        out: Tensor = self.local_conv(v, grid)
         return out
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -160,14 +170,14 @@ class MultiHeadAttention(nn.Module):
 
     def _attend_masked(self, x: Tensor, attn_mask: Tensor) -> Tensor:
         """Softmax attention with a mask of queries and keys, (B, H, N, D)."""
-        plain = self.window is None and self.value_conv is None
+        plain = self.window is None and self.local_conv is None
         if not isinstance(self.core, SoftmaxCore) or not plain:
-            where = "within windows" if self.window is not None else "with value_conv"
+            where = "within windows" if self.window is not None else "with local_conv"
             where = where if not plain else f"of attention={self.attention!r}"
             raise ConfigError(
                 f"attn_mask {where} must be a bool tensor of shape (B, 1, 1, N), which masks keys "
                 f"for all queries, got {attn_mask.dtype} of shape {tuple(attn_mask.shape)}; "
-                "attention='softmax' without windows and value_conv accepts any mask"
+                "attention='softmax' without windows and local_conv accepts any mask"
             )
         q, k, v = self.heads(x)
         mask = attn_mask if attn_mask.dtype == torch.bool else attn_mask.to(q.dtype)
@@ -195,8 +205,8 @@ class MultiHeadAttention(nn.Module):
     def flops(self, num_tokens: int, *, grid: tuple[int, int] | None = None) -> int:
         """FLOPs of the matrix products for one sample; a multiply-add counts as 2."""
         projections = 2 * num_tokens * (self.qkv.weight.numel() + self.proj.weight.numel())
-        if self.value_conv is not None and grid is not None:
-            projections += self.value_conv.flops(grid[0] * grid[1])
+        if self.local_conv is not None and grid is not None:
+            projections += self.local_conv.flops(grid[0] * grid[1])
         if self.window is None:
             return projections + self.core.flops(num_tokens)
         layout = self._layout(num_tokens, grid, self.qkv.weight)

@@ -5,7 +5,7 @@ Every core computes its output, the attention weights of chosen queries, and its
 """
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -43,8 +43,19 @@ class AttentionCore(nn.Module, ABC):
     export_obstacle: ClassVar[str | None] = None
     """Why the mechanism has no graph that can be exported; None if it has one."""
 
+    equation_options: ClassVar[tuple[str, ...]] = ()
+    """Names of the numbers, besides tensors, that the equation of the entry needs."""
+
+    without_gradient: ClassVar[tuple[str, ...]] = ()
+    """Buffers of numbers through which nothing is differentiated, such as those of a hash."""
+
     def __init__(self, num_heads: int, head_dim: int, *, attn_drop: float = 0.0) -> None:
         super().__init__()
+        if attn_drop > 0 and not self.can_drop_weights:
+            raise ConfigError(
+                f"attn_drop must be 0, got {attn_drop}: linear attention has no weights to drop; "
+                "use proj_drop, or an attention with weights (softmax, taylor, taylorshift)"
+            )
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.attn_drop = attn_drop
@@ -101,11 +112,23 @@ class AttentionCore(nn.Module, ABC):
         queries: Tensor | slice | None = None,
         key_mask: Tensor | None = None,
     ) -> Tensor:
-        """Attention weights of chosen queries, (B, H, Q, S); rows sum to one."""
+        """Attention weights of chosen queries, (B, H, Q, S).
+
+        `Attention.rows` of the entry says what holds of a row; most sum to one.
+        """
 
     @abstractmethod
     def flops(self, num_tokens: int) -> int:
         """FLOPs of the matrix products for one sample, all heads; a multiply-add counts as 2."""
+
+    def equation_parameters(self) -> dict[str, Any]:
+        """What the equation of the entry gets by name: parameters, buffers and numbers."""
+        numbers = {name: getattr(self, name) for name in self.equation_options}
+        return numbers | dict(self.named_parameters()) | dict(self.named_buffers())
+
+    def resize(self, tokens: int) -> None:
+        """Adapt to another largest number of tokens; most cores accept any number."""
+        del tokens
 
     def softmax_counterpart(
         self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +32,9 @@ __all__ = [
     "taylorshift",
 ]
 
-Parameters = Mapping[str, Tensor]
+Parameters = Mapping[str, Any]
+"""Parameters and buffers of a core, and its `equation_options`, by name."""
+
 Equation = Callable[..., Tensor]
 """(q, k, v, parameters, key_mask=None) -> (B, H, Q, E)."""
 

@@ -8,7 +8,7 @@ phi is random and fixed (`RandomFeatureCore`) or learned (`LearnedFeatureCore`);
 
 import math
 from abc import abstractmethod
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.layers.cores import AttentionCore
 from saccade.ops import linear
+from saccade.ops.arguments import Backend
 from saccade.ops.centering import centered_keys
 from saccade.ops.linear import (
     FeatureMap,
@@ -27,13 +28,9 @@ from saccade.ops.linear import (
 )
 from saccade.ops.softmax import softmax_attention
 
-__all__ = ["FeatureCore", "LearnedFeatureCore", "RandomFeatureCore"]
+__all__ = ["FeatureCore", "LearnedFeatureCore", "RandomFeatureCore", "draw_seed"]
 
 LearnedKind = Literal["mlp", "mix"]
-
-# The features are positive, so no eps is needed. FAVOR+ weights can be far below 1e-6 once the
-# largest exponents are subtracted, and an eps of that size would be larger than they are.
-_WEIGHT_EPS = 0.0
 
 # torch's CPU generator uses only the low 32 bits of a seed, so seeds are below 2**31.
 _SEEDS = 1 << 31
@@ -50,28 +47,36 @@ class FeatureCore(AttentionCore):
 
     can_drop_weights = False
 
+    weight_eps: ClassVar[float] = 0.0
+    """Added to every weight before rows are normalized.
+
+    Positive features need none. FAVOR+ weights can be far below 1e-6 once the largest exponents are
+    subtracted, and an eps of that size would be larger than they are. Features that can be zero
+    need one, and the equation of the entry adds the same.
+    """
+
+    backend: Backend = "auto"
+    """As in `linear_attention`."""
+
     def __init__(
         self, num_heads: int, head_dim: int, *, attn_drop: float, num_features: int | None
     ) -> None:
         super().__init__(num_heads, head_dim, attn_drop=attn_drop)
-        if attn_drop > 0:
-            raise ConfigError(
-                f"attn_drop must be 0, got {attn_drop}: linear attention has no weights to drop; "
-                "use proj_drop, or an attention with weights (softmax, taylor, taylorshift)"
-            )
         if num_features is not None and num_features < 1:
             raise ConfigError(f"num_features must be at least 1, got {num_features}")
         self.num_features = num_features or default_num_features(head_dim)
 
     @abstractmethod
     def features(self, x: Tensor, *, is_query: bool, key_mask: Tensor | None = None) -> Tensor:
-        """phi(x): (B, H, N, D) -> (B, H, N, M)."""
+        """phi(x) of all tokens in their order: (B, H, N, D) -> (B, H, N, M)."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None) -> Tensor:
         """Linear attention over the features of q and k."""
         phi_q = self.features(q, is_query=True)
         phi_k = self.features(k, is_query=False, key_mask=key_mask)
-        return linear_attention(phi_q, phi_k, v, eps=_WEIGHT_EPS, key_mask=key_mask)
+        return linear_attention(
+            phi_q, phi_k, v, eps=self.weight_eps, key_mask=key_mask, backend=self.backend
+        )
 
     def attention_weights(
         self,
@@ -84,7 +89,9 @@ class FeatureCore(AttentionCore):
         """Rows of phi(q).phi(k), divided by their sums."""
         phi_q = self.features(q, is_query=True)
         phi_k = self.features(k, is_query=False, key_mask=key_mask)
-        weights = linear_weights(phi_q, phi_k, eps=_WEIGHT_EPS, key_mask=key_mask, queries=queries)
+        weights = linear_weights(
+            phi_q, phi_k, eps=self.weight_eps, key_mask=key_mask, queries=queries
+        )
         return weights.to(q.dtype)
 
     def flops(self, num_tokens: int) -> int:
@@ -94,7 +101,7 @@ class FeatureCore(AttentionCore):
 
     @abstractmethod
     def feature_flops(self, num_tokens: int) -> int:
-        """FLOPs of phi for one head."""
+        """FLOPs of phi for one head; queries and keys count as `num_tokens` together."""
 
 
 class RandomFeatureCore(FeatureCore):
@@ -134,7 +141,7 @@ class RandomFeatureCore(FeatureCore):
         self.feature_map = feature_map
         self.register_buffer("projection", torch.empty(self.num_features, head_dim))
         self.register_buffer("feature_seed", torch.zeros((), dtype=torch.int64))
-        self.redraw(_draw_seed() if feature_seed is None else feature_seed)
+        self.redraw(draw_seed() if feature_seed is None else feature_seed)
 
     @torch.no_grad()
     def redraw(self, seed: int | None = None) -> None:
@@ -161,7 +168,7 @@ class RandomFeatureCore(FeatureCore):
             v,
             self.projection,
             feature_map=self.feature_map,
-            eps=_WEIGHT_EPS,
+            eps=self.weight_eps,
             key_mask=key_mask,
         )
 
@@ -222,7 +229,7 @@ class LearnedFeatureCore(FeatureCore):
             self.projection = nn.Parameter(torch.empty(self.num_features, head_dim))
             self.mu_logit = nn.Parameter(torch.zeros(num_heads, 1, 1))
             self.log_temperature = nn.Parameter(torch.zeros(num_heads, 1, 1))
-        self._initialize(_draw_seed() if feature_seed is None else feature_seed)
+        self._initialize(draw_seed() if feature_seed is None else feature_seed)
 
     @torch.no_grad()
     def _initialize(self, seed: int) -> None:
@@ -253,5 +260,6 @@ class LearnedFeatureCore(FeatureCore):
         return f"kind={self.kind!r}, num_features={self.num_features}, hidden={self.hidden}"
 
 
-def _draw_seed() -> int:
+def draw_seed() -> int:
+    """A seed from torch's generator."""
     return int(torch.randint(_SEEDS, (), device="cpu"))

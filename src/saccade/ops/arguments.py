@@ -5,9 +5,10 @@ Layout is `(B, H, N, D)`: batch, heads, tokens, head dim; values may have their 
 
 import functools
 from collections.abc import Callable
-from typing import Literal, ParamSpec, TypeVar
+from typing import Literal, ParamSpec, TypeVar, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.errors import ConfigError
@@ -20,6 +21,7 @@ __all__ = [
     "check_qkv",
     "check_values",
     "compute_dtype",
+    "in_chunks",
     "in_full_precision",
     "is_traced",
     "known_size",
@@ -105,6 +107,23 @@ def resolve_scale(scale: float | None, head_dim: int) -> float:
 def known_size(size: int) -> int:
     """A size as a number; `torch.jit.trace`, for which sizes are tensors, takes it as constant."""
     return int(size) if is_traced() else size
+
+
+def in_chunks(x: Tensor, size: int) -> Tensor:
+    """Cut the tokens into chunks, filled up with zeros: (..., N, D) -> (..., chunks, size, D).
+
+    A graph that is exported for any number of tokens gets one or two more chunks, which stay empty:
+    torch takes a count of one for a constant. It also cannot prove there that a reshape divides.
+    """
+    tokens = x.shape[-2]
+    is_known = not isinstance(cast("object", tokens), torch.SymInt)
+    if is_known:
+        padded = F.pad(x, (0, 0, 0, -tokens % size))
+        return padded.reshape(*x.shape[:-2], padded.shape[-2] // size, size, x.shape[-1])
+    count = tokens // size + 2
+    place = torch.arange(count, device=x.device)[:, None] * size
+    place = place + torch.arange(size, device=x.device)
+    return F.pad(x, (0, 0, 0, count * size - tokens))[..., place, :]
 
 
 def is_traced() -> bool:
