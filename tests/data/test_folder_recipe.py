@@ -132,7 +132,9 @@ def test_a_recipe_name_takes_precedence_over_a_folder(
     good_folder(tmp_path / "digits-quick")
     monkeypatch.chdir(tmp_path)
     assert resolve_recipe("digits-quick").data.name == "digits"
-    with pytest.raises(ConfigError, match="unknown recipe 'digits_quick': did you mean"):
+    with pytest.raises(
+        ConfigError, match="unknown recipe, file or folder 'digits_quick': did you mean"
+    ):
         resolve_recipe("digits_quick")
 
 

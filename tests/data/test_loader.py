@@ -112,6 +112,24 @@ def test_seed_and_epoch_change_the_augmentation(toy: tuple[Split, DatasetInfo], 
     assert not same(base, samples(loader_of(toy, name, seed=8).epoch(0)))
 
 
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_last_epochs_are_not_mixed(toy: tuple[Split, DatasetInfo], compiled: bool) -> None:
+    common = {"batch_size": 5, "seed": 7, "device": "cpu", "shuffle": True}
+    mixes = AUGMENTS["mixes"].model_copy(update={"mix_probability": 1.0})
+    plain = AUGMENTS["mixes"].model_copy(update={"mixup": 0.0, "cutmix": 0.0})
+    loader = make_loader(*toy, augment=mixes, mixed_epochs=2, compiled=compiled, **common)
+    always = make_loader(*toy, augment=mixes, **common)
+    never = make_loader(*toy, augment=plain, **common)
+    for epoch in range(4):
+        for found, mixed, unmixed in zip(
+            loader.epoch(epoch), always.epoch(epoch), never.epoch(epoch), strict=True
+        ):
+            assert (torch.equal(found.images, mixed.images)) == (epoch < 2)
+            assert (torch.equal(found.images, unmixed.images)) == (epoch >= 2)
+            one_hot = torch.nn.functional.one_hot(unmixed.targets, toy[1].num_classes).float()
+            assert torch.equal(found.targets, mixed.targets if epoch < 2 else one_hot)
+
+
 @given(size=st.integers(1, 37), world_size=st.integers(1, 5), batch_size=st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
 def test_every_rank_has_equal_batches_and_every_sample_counts_once(

@@ -131,6 +131,8 @@ def test_a_setting_without_effect_is_refused(config: DataConfig, words: str) -> 
 def test_the_table_lists_every_set() -> None:
     assert set(list_datasets()) == {
         *("cifar10", "cifar100", "digits", "fashion_mnist", "folder", "mnist", "shapes"),
+        *("listops_lra", "listops_taylorshift", "pathfinder", "recall"),
+        *("cifar10_pixel", "text_folder"),
     }
     assert DATASETS.names() == list_datasets()
     assert set(SOURCES) < set(DATASETS)

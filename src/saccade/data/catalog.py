@@ -16,6 +16,7 @@ from saccade.data.folder import load_folder
 from saccade.data.hub import HUB_PREFIX, load_hub
 from saccade.data.names import TITLES
 from saccade.data.normalization import measure_channels
+from saccade.data.sequence_sets import load_generated, load_pixels
 from saccade.data.shapes import DEFAULT_SIZE, SHAPES, shapes_split
 from saccade.data.sources import SOURCES
 from saccade.data.splits import (
@@ -25,6 +26,8 @@ from saccade.data.splits import (
     hold_out_validation,
     limit_and_fold,
 )
+from saccade.data.tasks.options import GENERATED, refuse_options
+from saccade.data.text_folder import load_text_folder
 from saccade.errors import ConfigError, DataError
 from saccade.registry import Registry
 
@@ -59,6 +62,7 @@ def load_splits(config: DataConfig, *, by_position: bool = False) -> Splits:
         UnknownNameError: There is no data set of this name.
         DataError: The data set is missing or broken.
     """
+    refuse_options(config)
     if config.name.startswith(HUB_PREFIX):
         _refuse_root(config)
         return hold_out(*load_hub(config), config)
@@ -127,9 +131,22 @@ def _refuse_root(config: DataConfig) -> None:
 
 def _load_source(config: DataConfig) -> Splits:
     """Load a downloadable set from `data.root` if set, else from the cache."""
-    source = SOURCES[config.name]
+    return split_arrays(_read_source(config.name, config), config)
+
+
+def _load_pixels(config: DataConfig) -> Splits:
+    return load_pixels(_read_source("cifar10", config), config)
+
+
+def _load_generated(config: DataConfig) -> Splits:
+    _refuse_root(config)
+    return load_generated(config)
+
+
+def _read_source(name: str, config: DataConfig) -> Arrays:
+    source = SOURCES[name]
     if config.root is not None:
-        return split_arrays(read_local(source, config.root), config)
+        return read_local(source, config.root)
     path = cache_path(source.name)
     if not is_cached(path):
         raise DataError(
@@ -138,13 +155,16 @@ def _load_source(config: DataConfig) -> Splits:
         )
     arrays, metadata = read_cache(path)
     check_cached(source, path, arrays, metadata)
-    return split_arrays(arrays, config)
+    return arrays
 
 
 _LOADERS = {
     "digits": _load_digits,
     "shapes": _load_shapes,
     "folder": load_folder,
+    "text_folder": load_text_folder,
+    "cifar10_pixel": _load_pixels,
+    **dict.fromkeys(GENERATED, _load_generated),
     **dict.fromkeys(SOURCES, _load_source),
 }
 for _name, _title in TITLES.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -97,12 +97,19 @@ def scan(folder: Path, on_error: Callable[[OSError], object] = _refuse) -> list[
     return sorted(found)
 
 
-def labeled_images(folder: Path, names: Sequence[str]) -> tuple[list[str], list[int]]:
+def labeled_images(
+    folder: Path,
+    names: Sequence[str],
+    suffixes: Collection[str] = IMAGE_SUFFIXES,
+    what: str = "image",
+) -> tuple[list[str], list[int]]:
     """Return the paths of the images below a folder, class by class, and their labels.
 
     Args:
         folder: A folder with one sub-folder a class.
         names: The classes, in the order of the labels.
+        suffixes: Suffixes of the files, in lower case.
+        what: What the files are, in the singular.
 
     Raises:
         DataError: A class is unknown or empty, or there are no images.
@@ -111,7 +118,7 @@ def labeled_images(folder: Path, names: Sequence[str]) -> tuple[list[str], list[
     unknown = present - set(names)
     if unknown:
         raise DataError(
-            f"{printable(folder)}: class {min(unknown)!r} has no training images; add some, or "
+            f"{printable(folder)}: class {min(unknown)!r} has no training {what}s; add some, or "
             "remove the class"
         )
     paths: list[str] = []
@@ -119,15 +126,15 @@ def labeled_images(folder: Path, names: Sequence[str]) -> tuple[list[str], list[
     for label, name in enumerate(names):
         if name not in present:
             continue
-        images = [p for p in scan(folder / name) if p.suffix.lower() in IMAGE_SUFFIXES]
+        images = [p for p in scan(folder / name) if p.suffix.lower() in suffixes]
         if not images:
-            raise DataError(f"class {name!r} is empty: no image in {printable(folder / name)}")
+            raise DataError(f"class {name!r} is empty: no {what} in {printable(folder / name)}")
         paths += map(str, images)
         labels += [label] * len(images)
     if not paths:
         raise DataError(
             f"{printable(folder)} must have a sub-folder per class, such as {names[0]!r}, got "
-            "none; add images or remove the folder"
+            f"none; add {what}s or remove the folder"
         )
     return paths, labels
 

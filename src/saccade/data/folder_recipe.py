@@ -25,6 +25,7 @@ _SAMPLED = 200
 _MAX_SIDE = 224
 _TOKENS_A_SIDE = 8
 _STEPS = 1000
+FINE_TUNING = {"lr": 0.001, "layer_decay": 0.7}
 _SIZES = (  # maximum number of training images, width, depth, heads
     (2_000, 96, 4, 4),
     (20_000, 192, 6, 6),
@@ -89,7 +90,9 @@ def resolve_recipe(
     """
     if not is_image_folder(name_or_path):
         return load_config(name_or_path, overrides)
-    recipe, text = choose_recipe(inspect_folder(Path(name_or_path)))
+    overrides = list(overrides)
+    facts = inspect_folder(Path(name_or_path))
+    recipe, text = choose_recipe(facts, pretrained=any(map(_names_weights, overrides)))
     for line in text.splitlines():
         if line.startswith("# "):
             tell(f"{printable(name_or_path)}: {line[2:]}")
@@ -132,8 +135,17 @@ def _sides(paths: Sequence[Path]) -> Iterator[int]:
             continue
 
 
-def choose_recipe(facts: FolderFacts) -> tuple[Config, str]:
-    """Return the recipe of a folder, and its YAML with explanatory comments."""
+def _names_weights(override: str) -> bool:
+    key, _, value = override.partition("=")
+    return key.strip() == "model.pretrained" and value.strip() not in {"", "null"}
+
+
+def choose_recipe(facts: FolderFacts, *, pretrained: bool = False) -> tuple[Config, str]:
+    """Return the recipe of a folder, and its YAML with explanatory comments.
+
+    With `pretrained` the recipe fine-tunes weights, which determine model and image size: the rate
+    is lower, and lower still in early layers.
+    """
     patch, size = _patch_and_size(facts.side)
     kept = facts.num_train * (0.9 if facts.has_test else 0.72)  # after hold-out
     batch = 2 ** max(3, min(7, round(math.log2(max(kept / 20, 1)))))
@@ -170,6 +182,11 @@ def choose_recipe(facts: FolderFacts) -> tuple[Config, str]:
             "model.overrides.drop_path_rate": {"low": 0.0, "high": 0.3, "step": 0.05},
         },
     }
+    if pretrained:
+        values |= {"model": {}, "data": {"name": "folder", "root": str(facts.root.absolute())}}
+        values["optim"] |= FINE_TUNING
+        values["augment"] = {"crop_padding": 4}
+        size = patch = 0
     comment = "\n".join(f"# {line}" for line in _explain(facts, size, patch, batch, epochs))
     return make_config(values), f"{comment}\n{yaml.safe_dump(values, sort_keys=False)}"
 
@@ -183,9 +200,13 @@ def _patch_and_size(side: int) -> tuple[int, int]:
 
 def _explain(facts: FolderFacts, size: int, patch: int, batch: int, epochs: int) -> Iterator[str]:
     """Yield the lines that describe the chosen recipe."""
-    tokens = (size // patch) ** 2
     yield f"{facts.num_train:,} images in {facts.num_classes} classes, about {facts.side} pixels"
-    yield f"image size {size}, patch {patch}: {tokens} tokens; batch {batch}, {epochs} epochs"
-    yield "no flips: where left and right mean the same, add augment.flip=true"
+    sizes = (
+        f"image size {size}, patch {patch}: {(size // patch) ** 2} tokens"
+        if size
+        else (f"fine-tuning with layer_decay {FINE_TUNING['layer_decay']}")
+    )
+    yield f"{sizes}; batch {batch}, {epochs} epochs"
+    yield "images are not flipped; if left and right do not matter, add augment.flip=true"
     if facts.smallest_class < 10:
         yield f"a class has only {facts.smallest_class} images: its accuracy will be unreliable"

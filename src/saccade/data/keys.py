@@ -21,6 +21,9 @@ class Purpose(IntEnum):
     AUGMENT = 2
     SPLIT = 3
     SHAPES = 4
+    TASKS = 5
+    BUCKETS = 6
+    TARGETS = 7
 
 
 def make_key(seed: int, epoch: int, purpose: Purpose) -> int:

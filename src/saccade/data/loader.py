@@ -35,7 +35,7 @@ class Batch:
     """The images of one step on the device.
 
     Attributes:
-        images: float32 (B, C, H, W), normalized.
+        images: float32 (B, C, H, W), normalized; for sequences int64 (B, N), symbols.
         targets: int64 (B,), or float32 (B, K) if images are mixed.
         index: int64 (B,), positions in the split.
         valid: bool (B,), False for padding entries, which metrics ignore.
@@ -82,6 +82,7 @@ class Loader:
         world_size: int,
         workers: int,
         compiled: bool,
+        mixed_epochs: int | None,
     ) -> None:
         self.split, self.info = split, info
         self._stream = split.stream
@@ -90,6 +91,7 @@ class Loader:
         self.rank, self.world_size, self.workers = rank, world_size, workers
         self._transform = Transform(augment, info, device)
         self._mixes = self._transform.config.mixup > 0 or self._transform.config.cutmix > 0
+        self._mixed_epochs = mixed_epochs if self._mixes else None
         self._labels = split.labels.to(device)
         self._images = None if split.images is None else split.images.to(device)
         resized = self._transform.config.resized_crop is not None
@@ -125,13 +127,14 @@ class Loader:
             DataError: An image cannot be read and may not be skipped. The message names it.
         """
         key = make_key(self.seed, epoch, Purpose.AUGMENT)
+        mixing = self._mixing(epoch)
         steps = [self._step(number) for number in range(start_batch, len(self))]
         spans = [range(step.start, step.start + step.size + self._mixes) for step in steps]
         plan = self._epoch_plan(epoch)
         order = self._order(epoch) if plan is None else plan.order
         pieces = [order[span.start : span.stop] for span in spans]
         if self._images is not None:
-            yield from self._resident_batches(key, steps, pieces, self._images)
+            yield from self._resident_batches(key, steps, pieces, self._images, mixing)
             return
         requests = self._requests(key, plan, spans, pieces)
         reads = decode_batches(self.split, requests, self.workers, self.device, self._bad)
@@ -140,12 +143,17 @@ class Loader:
             rows = torch.arange(len(index), device=self.device)
             labels = self._labels[read.index]
             draws = self._transform.draw(key, index)
-            images, targets = self._transformed(draws, read.images, rows, labels)
+            images, targets = self._transformed(draws, read.images, rows, labels, mixing)
             valid = self._valid(step) & (read.index == index)[: step.size]
             yield Batch(images, targets, index[: step.size], valid, step.count)
 
     def _resident_batches(
-        self, key: int, steps: list[Step], pieces: list[Tensor], stored: Tensor
+        self,
+        key: int,
+        steps: list[Step],
+        pieces: list[Tensor],
+        stored: Tensor,
+        mixing: Tensor | None,
     ) -> Iterator[Batch]:
         """Make several batches in one pass, to save kernel launches on a GPU."""
         device_key = torch.full((), key, dtype=torch.int64, device=self.device)
@@ -154,7 +162,7 @@ class Loader:
         for first in range(0, len(steps), together):
             group = slice(first, first + together)
             index = torch.cat(pieces[group])
-            images, targets = self._group(device_key, index, stored)
+            images, targets = self._group(device_key, index, stored, mixing)
             offset = 0
             for step, piece in zip(steps[group], pieces[group], strict=True):
                 part = slice(offset, offset + step.size)
@@ -162,7 +170,15 @@ class Loader:
                 yield Batch(images[part], targets[part], piece[: step.size], valid, step.count)
                 offset += len(piece)
 
-    def _group(self, key: Tensor, index: Tensor, stored: Tensor) -> tuple[Tensor, Tensor]:
+    def _mixing(self, epoch: int) -> Tensor | None:
+        """Whether images are mixed in an epoch, on the device; None if all epochs are alike."""
+        if self._mixed_epochs is None:
+            return None
+        return torch.full((), epoch < self._mixed_epochs, device=self.device)
+
+    def _group(
+        self, key: Tensor, index: Tensor, stored: Tensor, mixing: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Return the images and targets of several batches.
 
         Random numbers are drawn in a separate compiled pass; fused, they would be computed again
@@ -171,12 +187,13 @@ class Loader:
         """
         labels = self._labels[index]
         if not self._compiled:
-            return self._transformed(self._transform.draw(key, index), stored, index, labels)
+            draws = self._transform.draw(key, index)
+            return self._transformed(draws, stored, index, labels, mixing)
         torch._dynamo.maybe_mark_dynamic(index, 0)
         torch._dynamo.maybe_mark_dynamic(labels, 0)
         draws = self._draw(key, index)
         torch._dynamo.maybe_mark_dynamic(draws.values, 1)
-        return self._make(draws, stored, index, labels)
+        return self._make(draws, stored, index, labels, mixing)
 
     def _epoch_plan(self, epoch: int) -> EpochPlan | None:
         """Return what this rank reads of a streamed split; None for other splits."""
@@ -228,7 +245,7 @@ class Loader:
         return [(box[0], box[1], box[2], box[3]) for box in boxes]
 
     def _transformed(
-        self, draws: Draws, stored: Tensor, rows: Tensor, labels: Tensor
+        self, draws: Draws, stored: Tensor, rows: Tensor, labels: Tensor, mixing: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Transform `stored[rows]` by their draws and mix each image with the next one.
 
@@ -239,7 +256,7 @@ class Loader:
         images = self._transform(stored, rows, draws, cropped=cropped)
         if not self._mixes:
             return images, labels
-        images, weight = mix(images, draws, self._transform.config)
+        images, weight = mix(images, draws, self._transform.config, mixing)
         return images, mix_targets(labels, weight, self.info.num_classes)
 
 
@@ -257,6 +274,7 @@ def make_loader(
     world_size: int = 1,
     workers: int = 0,
     compiled: bool = False,
+    mixed_epochs: int | None = None,
 ) -> Loader:
     """Make the loader of one split.
 
@@ -274,6 +292,7 @@ def make_loader(
         workers: Number of processes that read images which are not in memory.
         compiled: Make batches with torch.compile. The batches are the same, with fewer passes over
             memory. It has no effect on images that are not in memory and on resized crops.
+        mixed_epochs: Images are mixed in the first `mixed_epochs` epochs only; None for all.
 
     Raises:
         ConfigError: A value does not fit the others, or the split.
@@ -282,12 +301,22 @@ def make_loader(
         raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
     if not 0 <= rank < world_size:
         raise ConfigError(f"rank must be in [0, world_size={world_size}), got {rank}")
+    if info.is_sequence and augment is not None and augment != AugmentConfig():
+        raise ConfigError(
+            f"augment must be off for {info.name}, whose inputs are sequences, got settings that "
+            "change images"
+        )
     if drop_last and len(split) < batch_size * world_size:
         raise ConfigError(
             f"batch_size must be at most {len(split) // world_size} with drop_last=True, for "
             f"{len(split)} images on {world_size} rank(s), got {batch_size}"
         )
-    return Loader(
+    kind: type[Loader] = Loader
+    if info.is_sequence:
+        from saccade.data.sequences import SequenceLoader
+
+        kind = SequenceLoader
+    return kind(
         split,
         info,
         batch_size=batch_size,
@@ -300,4 +329,5 @@ def make_loader(
         world_size=world_size,
         workers=workers,
         compiled=compiled,
+        mixed_epochs=mixed_epochs,
     )

@@ -19,13 +19,17 @@ __all__ = ["mix", "mix_targets"]
 _QUANTILES = 1 << 14
 
 
-def mix(images: Tensor, draws: Draws, config: AugmentConfig) -> tuple[Tensor, Tensor]:
+def mix(
+    images: Tensor, draws: Draws, config: AugmentConfig, enabled: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Mix each image with the next one.
 
     Args:
         images: float (B + 1, C, H, W), in the epoch's order.
         draws: Random numbers of these B + 1 images.
         config: The augmentation; at least one of `mixup` and `cutmix` must be above 0.
+        enabled: bool scalar; False mixes no image. A tensor, so that a compiled pass need not be
+            compiled again when it changes.
 
     Returns:
         The B mixtures, and the weight (B,) of each image in its own mixture.
@@ -34,8 +38,9 @@ def mix(images: Tensor, draws: Draws, config: AugmentConfig) -> tuple[Tensor, Te
     share, box = _cut_boxes(draws, config, height, width)
     cut = _takes_cutmix(draws, config)
     blend = _beta(config.mixup, draws[Stream.MIX_WEIGHT][:-1])
-    if config.mix_probability < 1:
+    if config.mix_probability < 1 or enabled is not None:
         mixed = draws[Stream.MIX][:-1] < config.mix_probability
+        mixed = mixed if enabled is None else mixed & enabled
         share, blend = torch.where(mixed, share, 1.0), torch.where(mixed, blend, 1.0)
         box = box & mixed[:, None, None, None]
     weight = torch.where(cut[:, None, None, None], (~box).float(), blend[:, None, None, None])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from saccade.data.folder_files import scan
@@ -13,8 +13,16 @@ from saccade.errors import ConfigError, DataError
 __all__ = ["find_pictures"]
 
 
-def find_pictures(names: Iterable[str]) -> list[str]:
-    """Expand names to image files: folders are searched, `-` is kept, URLs raise an error."""
+def find_pictures(
+    names: Iterable[str], suffixes: Collection[str] = IMAGE_SUFFIXES, what: str = "images"
+) -> list[str]:
+    """Expand names to image files: folders are searched, `-` is kept, URLs raise an error.
+
+    Args:
+        names: Files, folders or `-`.
+        suffixes: Suffixes of the files that are found in folders, in lower case.
+        what: What these files are, in the plural.
+    """
     found: list[str] = []
     for name in names:
         if not name:
@@ -33,7 +41,7 @@ def find_pictures(names: Iterable[str]) -> list[str]:
         except OSError as error:
             raise DataError(f"IMAGE {name!r}: {error.strerror}") from None
         if stat.S_ISDIR(mode):
-            found += _pictures_in(Path(name))
+            found += _files_in(Path(name), suffixes, what)
         elif stat.S_ISREG(mode):
             found.append(name)
         else:
@@ -41,8 +49,8 @@ def find_pictures(names: Iterable[str]) -> list[str]:
     return found
 
 
-def _pictures_in(folder: Path) -> list[str]:
-    inside = [str(file) for file in scan(folder) if file.suffix.lower() in IMAGE_SUFFIXES]
+def _files_in(folder: Path, suffixes: Collection[str], what: str) -> list[str]:
+    inside = [str(file) for file in scan(folder) if file.suffix.lower() in suffixes]
     if not inside:
-        raise DataError(f"IMAGE {str(folder)!r}: the folder has no images")
+        raise DataError(f"IMAGE {str(folder)!r}: the folder has no {what}")
     return inside

@@ -19,7 +19,14 @@ from torch import Tensor
 from saccade.data.randomness import STREAMS, Purpose, make_key, random_bits, uniforms
 from saccade.data.splits import Box, Split
 
-__all__ = ["SHAPES", "ShapesSource", "render_shapes", "shapes_masks", "shapes_split"]
+__all__ = [
+    "SHAPES",
+    "ShapesSource",
+    "inside_shape",
+    "render_shapes",
+    "shapes_masks",
+    "shapes_split",
+]
 
 SHAPES = ("circle", "ring", "square", "triangle", "cross", "star", "crescent", "bars")
 SEED = 0
@@ -168,6 +175,11 @@ _INSIDES: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
     lambda x, y: (x * x + y * y < 1) & ((x - 0.45) ** 2 + y * y > 0.64),
     _bars,
 )
+
+
+def inside_shape(kind: int, x: Tensor, y: Tensor) -> Tensor:
+    """The mask of the points inside a shape around 0, in units of its radius."""
+    return _INSIDES[kind](x, y)
 
 
 def _directions(count: int) -> list[tuple[float, float]]:

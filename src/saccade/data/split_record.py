@@ -151,6 +151,8 @@ def _digest(split: Split) -> str:
     digest.update(_bytes(split.labels))
     if split.origin is not None:
         digest.update(_bytes(split.origin))
+    if split.lengths is not None:
+        digest.update(_bytes(split.lengths))
     if split.images is not None and not split.fingerprint and len(split):
         digest.update(f"{tuple(split.images.shape)}\n".encode())
         digest.update(_bytes(split.images))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -109,7 +109,22 @@ class StreamSource(ImageSource, Protocol):
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """Facts about a data set; `mean` and `std` are the training split's, for pixels in 0..1."""
+    """Facts about a data set.
+
+    Attributes:
+        name: Name of the data set.
+        num_classes: Number of classes.
+        class_names: Their names, in the order of the labels.
+        image_size: Height and width; for sequences, 1 and the maximum length.
+        channels: Channels of an image.
+        mean: Mean of each channel of the training images, for pixels in 0..1.
+        std: Standard deviation of each channel.
+        kind: `images`, or what the symbols of a sequence are: gray levels of the pixels of an image
+            (`pixels`), the `bytes` of a text, or `symbols` with names.
+        num_symbols: Size of the vocabulary of sequences; 0 for images.
+        pad_symbol: The symbol that fills shorter sequences; None if all have the same length.
+        symbols: Names of the symbols, if they have names.
+    """
 
     name: str
     num_classes: int
@@ -118,6 +133,32 @@ class DatasetInfo:
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    kind: Literal["images", "pixels", "bytes", "symbols"] = "images"
+    num_symbols: int = 0
+    pad_symbol: int | None = None
+    symbols: tuple[str, ...] = ()
+
+    @property
+    def is_sequence(self) -> bool:
+        """True for sequences of symbols, False for images."""
+        return self.kind != "images"
+
+    @property
+    def max_length(self) -> int:
+        """Maximum length of a sequence."""
+        return self.image_size[1]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input of a model: (C, H, W), or (N,) for sequences."""
+        return (self.max_length,) if self.is_sequence else (self.channels, *self.image_size)
+
+    @property
+    def input_words(self) -> str:
+        """The inputs in words, for messages."""
+        if self.is_sequence:
+            return f"sequences of up to {self.max_length} of {self.num_symbols} symbols"
+        return f"images of {' x '.join(map(str, (self.channels, *self.image_size)))}"
 
 
 @dataclass(frozen=True)
@@ -126,11 +167,13 @@ class Split:
 
     Attributes:
         labels: int64 (N,).
-        images: uint8 (N, C, H, W), or None if `source` reads them.
+        images: uint8 (N, C, H, W), or None if `source` reads them. For sequences, integers (N, L),
+            filled with the padding symbol.
         source: Reads one image at a time; None if `images` is given.
         origin: int64 (N,), positions in the set before it was split; only set for shapes.
         fingerprint: Identifies images that are drawn or whose pixels depend on the decoder's
             version; else empty.
+        lengths: int64 (N,), lengths of padded sequences; None for others.
     """
 
     labels: Tensor
@@ -138,6 +181,7 @@ class Split:
     source: ImageSource | None = None
     origin: Tensor | None = None
     fingerprint: str = ""
+    lengths: Tensor | None = None
 
     def __post_init__(self) -> None:
         if (self.images is None) == (self.source is None):
@@ -195,6 +239,7 @@ def select(split: Split, index: Tensor) -> Split:
         None if split.source is None else split.source.select(index),
         None if split.origin is None else split.origin[index],
         split.fingerprint,
+        None if split.lengths is None else split.lengths[index],
     )
 
 
