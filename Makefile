@@ -6,7 +6,8 @@ READY := $(VENV)/.ready
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup check format test test-slow test-browser test-cluster chaos bench run notebooks docs dist clean
+.PHONY: setup check format test test-slow test-browser test-cluster test-cluster-short chaos bench run notebooks docs
+.PHONY: dist clean
 
 setup: $(READY)
 
@@ -32,10 +33,17 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m "slow and not cluster"
 
-# Jobs of a real Slurm on this machine. Without root and Debian's packages they are skipped, and say so.
+# Jobs of a real Slurm on this machine. Without root or Debian's packages they are skipped, and say so.
 test-cluster: $(READY)
-	-tests/cluster/slurm.sh install
+	tests/cluster/slurm.sh install
+	tests/cluster/slurm.sh postgresql
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster tests/cluster
+
+SHORT := $(patsubst %,tests/cluster/test_%.py,short daemons install)
+
+test-cluster-short: $(READY)
+	tests/cluster/slurm.sh install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SHORT)
 
 AXE_VERSION := 4.14.1
 AXE := $(VENV)/axe-core-$(AXE_VERSION)/node_modules/axe-core/axe.min.js

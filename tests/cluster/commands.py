@@ -46,6 +46,13 @@ def jobs_of(out: Path) -> dict[str, str]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
+def starts(out: Path) -> dict[str, list[int]]:
+    """The steps at which each run was started and resumed."""
+    folder = ComparisonFolder.open(out)
+    runs = {job.name: folder.run(job).environment() for job in folder.plan.jobs()}
+    return {name: [0, *(again["step"] for again in run["resumed"])] for name, run in runs.items()}
+
+
 def wait_for_epoch(cluster: Cluster, out: Path, name: str, epoch: int) -> str:
     """Wait until a run is in the middle; return its job."""
     cluster.wait(lambda: (out / "study.json").exists() and name in jobs_of(out))

@@ -1,9 +1,9 @@
 """Fixtures: a real Slurm and a real PostgreSQL, for tests marked `cluster`."""
 
 import os
-import pwd
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from saccade.study import slurm
+from saccade.study import slurm_queue
 from tests.cli.conftest import saccade
+from tests.cluster.daemons import Daemons, running_daemons
 from tests.train.tiny_runs import free_port
 from tests.waiting import PATIENCE_S
 
@@ -21,6 +22,7 @@ __all__ = ["saccade"]
 
 SCRIPT = Path(__file__).with_name("slurm.sh")
 ROOT = Path(__file__).parents[2]
+PROGRAMS = ("slurmctld", "slurmd", "srun", "munged")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,48 +38,65 @@ class Cluster:
     """The running Slurm, controlled by its own commands."""
 
     folder: Path
+    daemons: Daemons
 
     def restart_controller(self, pause_s: float) -> None:
-        subprocess.run([SCRIPT, "restart", self.folder, str(pause_s)], check=True)
+        code, output = self.daemons.run(SCRIPT, "restart", self.folder, pause_s)
+        assert code == 0, output
 
     def command(self, *words: object) -> str:
-        done = subprocess.run([*map(str, words)], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [*map(str, words)], check=True, capture_output=True, text=True, timeout=PATIENCE_S
+        )
         return done.stdout
 
-    def jobs(self) -> dict[str, slurm.Job]:
-        return slurm.read_queue() or {}
+    def jobs(self) -> dict[str, slurm_queue.Job]:
+        return slurm_queue.read_queue() or {}
 
-    def wait(self, happened: Callable[[], object]) -> None:
+    def end_of(self, job: str) -> str:
+        """Wait until a job has ended; its state."""
+        found: list[slurm_queue.Job] = []
+
+        def has_ended() -> bool:
+            found[:] = [known for known in self.jobs().values() if known.id == job]
+            return bool(found) and found[0].has_ended
+
+        self.wait(has_ended, pause_s=0.5)
+        return found[0].state
+
+    def wait(self, happened: Callable[[], object], pause_s: float = 0.1) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not happened():
             assert time.monotonic() < deadline
-            time.sleep(0.1)
+            time.sleep(pause_s)
 
 
 @pytest.fixture(scope="session")
 def session_cluster() -> Iterator[Cluster]:
+    if sys.platform != "linux":
+        pytest.skip("a Slurm of our own needs Linux")
     if os.geteuid() != 0:
         pytest.skip("a Slurm of our own needs root")
-    if shutil.which("slurmctld") is None or shutil.which("munged") is None:
-        pytest.skip("Slurm is not installed: run tests/cluster/slurm.sh install")
-    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
-    try:
-        done = subprocess.run([SCRIPT, "start", folder], stderr=subprocess.PIPE, text=True)
-        if done.returncode:
-            pytest.skip(f"Slurm cannot run here: {done.stderr.strip()}")
-        os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
-        yield Cluster(folder)
-    finally:
-        subprocess.run([SCRIPT, "stop", folder], check=False, timeout=120)
-        os.environ.pop("SLURM_CONF", None)
-        shutil.rmtree(folder, ignore_errors=True)
+    if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
+        pytest.skip(f"Slurm is not installed ({missing[0]}): run tests/cluster/slurm.sh install")
+    with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        with running_daemons() as daemons:
+            code, output = daemons.run(SCRIPT, "start", folder)
+            if code:
+                pytest.skip(f"Slurm cannot run here: {' '.join(output.split())}")
+            os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
+            yield Cluster(folder, daemons)
+            del os.environ["SLURM_CONF"]
 
 
 @pytest.fixture
 def cluster(session_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """Slurm without jobs, and a launcher that looks often."""
-    monkeypatch.setattr(slurm, "POLL_S", 1.0)
+    monkeypatch.setattr(slurm_queue, "POLL_S", 1.0)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
+    programs = Path(sys.executable).parent  # saccade and torchrun, for the scripts
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     yield session_cluster
     session_cluster.command("scancel", "--me")
     running = {"PENDING", "RUNNING", "COMPLETING"}
@@ -93,15 +112,15 @@ def database() -> Iterator[str]:
     if not programs or os.geteuid() != 0:
         pytest.skip("PostgreSQL of Debian's package `postgresql` is needed, and root")
     as_postgres = ["runuser", "-u", "postgres", "--"]
-    folder, port = Path(tempfile.mkdtemp(prefix="postgresql-")), free_port()
-    shutil.chown(folder, pwd.getpwnam("postgres").pw_name)
-    control = [*as_postgres, programs[-1] / "pg_ctl", "-D", folder / "data", "-w", "-s"]
-    options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1"
-    initdb = [programs[-1] / "initdb", "-D", folder / "data", "-A", "trust", "-U", "tester"]
-    subprocess.run([*as_postgres, *initdb], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run([*control, "-o", options, "-l", folder / "log", "start"], check=True)
-    try:
+    with tempfile.TemporaryDirectory(prefix="postgresql-") as name, running_daemons() as daemons:
+        folder, port = Path(name), free_port()
+        shutil.chown(folder, "postgres")
+        options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1"
+        initdb = [programs[-1] / "initdb", "-D", folder / "data", "-A", "trust", "-U", "tester"]
+        control = [*as_postgres, programs[-1] / "pg_ctl", "-D", folder / "data", "-w", "-s"]
+        code, output = daemons.run(*as_postgres, *initdb)
+        assert code == 0, output
+        code, output = daemons.run(*control, "-o", options, "-l", folder / "log", "start")
+        assert code == 0, output
         yield f"postgresql://tester@127.0.0.1:{port}/postgres"
-    finally:
-        subprocess.run([*control, "-m", "immediate", "stop"], check=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        daemons.run(*control, "-m", "immediate", "stop")  # which gives its shared memory back

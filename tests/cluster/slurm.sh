@@ -1,26 +1,37 @@
 #!/usr/bin/env bash
-# A real Slurm on this machine for the tests: one controller, two nodes (two slurmd).
-#   slurm.sh install               install Debian's packages (root)
-#   slurm.sh start FOLDER          start it; prints the path of its slurm.conf
-#   slurm.sh restart FOLDER        restart the controller alone
-#   slurm.sh stop FOLDER           cancel all jobs and end the daemons
+# A real Slurm on this machine for the tests: one controller, two nodes (two slurmd), its own munge.
+#   slurm.sh install            install Debian's packages (root); says so if it cannot, and never fails
+#   slurm.sh postgresql         the same for PostgreSQL
+#   slurm.sh start FOLDER       start the daemons; slurm.conf, logs and pids are in the folder
+#   slurm.sh restart FOLDER S   restart the controller alone, after S seconds
+# The daemons stay: tests/cluster/daemons.py runs this script and ends them.
 set -euo pipefail
 action=$1 folder=${2:-}
 nodes="node1 node2"
 
-install() {
-    command -v slurmctld >/dev/null && command -v munged >/dev/null && return
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y slurm-wlm munge postgresql
+skip() { # what, why
+    echo "SKIPPED: $1: $2"
+    exit 0
 }
 
-start_munge() {
-    munge -n >/dev/null 2>&1 && return
-    mkdir -p /run/munge
-    [ -s /etc/munge/munge.key ] || dd if=/dev/urandom of=/etc/munge/munge.key bs=1024 count=1 2>/dev/null
-    chown -R munge:munge /etc/munge /run/munge
-    chmod 400 /etc/munge/munge.key
-    runuser -u munge -- munged
+install() { # what they are for, packages
+    local what=$1 log policy=/usr/sbin/policy-rc.d
+    local options=(-qq -o DPkg::Lock::Timeout=60 -o Acquire::http::Timeout=20)
+    shift
+    command -v apt-get >/dev/null || skip "$what" "there is no apt-get"
+    [ "$(id -u)" = 0 ] || skip "$what" "apt-get needs root"
+    if [ ! -e $policy ]; then # Debian asks it whether to start the services of the packages
+        printf '#!/bin/sh\nexit 101\n' >$policy
+        chmod +x $policy
+        trap "rm -f $policy" EXIT
+    fi
+    log=$(mktemp)
+    export DEBIAN_FRONTEND=noninteractive
+    {
+        timeout 120 apt-get "${options[@]}" update &&
+            timeout 300 apt-get "${options[@]}" install -y --no-install-recommends "$@"
+    } >"$log" 2>&1 </dev/null || skip "$what" "apt-get failed: $(tail -n 1 "$log")"
+    rm -f "$log"
 }
 
 free_ports() {
@@ -30,6 +41,14 @@ import socket, sys
 sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(int(sys.argv[1]))]
 print(*(s.getsockname()[1] for s in sockets))
 PYTHON
+}
+
+start_munge() {
+    dd if=/dev/urandom of="$folder/munge.key" bs=1024 count=1 2>/dev/null
+    chmod 400 "$folder/munge.key"
+    munged --force --socket="$folder/munge.socket" --key-file="$folder/munge.key" \
+        --pid-file="$folder/munge.pid" --log-file="$folder/munge.log" \
+        --seed-file="$folder/munge.seed"
 }
 
 write_config() {
@@ -43,7 +62,7 @@ SlurmctldPort=$control
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=cred_expire=10
+AuthInfo=socket=$folder/munge.socket,cred_expire=10
 StateSaveLocation=$folder/state
 SlurmdSpoolDir=$folder/spool-%n
 SlurmctldPidFile=$folder/slurmctld.pid
@@ -71,24 +90,31 @@ CONF
 
 wait_for_nodes() {
     local left
-    for left in $(seq 60); do
+    for left in $(seq 120); do
         [ "$(sinfo -h -N -p test -o %T 2>/dev/null | grep -c -E 'idle|mixed|allocated|drain')" = 2 ] && return
         sleep 0.5
     done
-    echo "Slurm did not start; its logs are in $folder" >&2
+    echo "the nodes did not come up"
+    tail -n 5 "$folder"/slurmctld.log
     return 1
 }
 
-end() { # end the process of a pid file and wait for it
+end() { # end the process of a pid file and wait until it is gone, or left for its parent to reap
     local pid
-    [ -s "$1" ] || return 0
     pid=$(cat "$1")
-    kill "$pid" 2>/dev/null || true
-    while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
+    kill "$pid"
+    while grep -q '^State:[^Z]*$' "/proc/$pid/status" 2>/dev/null; do sleep 0.1; done
 }
 
 case $action in
-install) install ;;
+install)
+    type slurmctld slurmd srun munged >/dev/null 2>&1 ||
+        install "tests of Slurm" slurm-wlm munge
+    ;;
+postgresql)
+    compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null ||
+        install "tests of PostgreSQL" postgresql
+    ;;
 start)
     mkdir -p "$folder"/state "$folder"/spool-node1 "$folder"/spool-node2
     start_munge
@@ -97,22 +123,11 @@ start)
     slurmctld
     for node in $nodes; do slurmd -N "$node"; done
     wait_for_nodes
-    echo "$SLURM_CONF"
     ;;
 restart)
     export SLURM_CONF=$folder/slurm.conf
     end "$folder/slurmctld.pid"
-    sleep "${3:-1}"
+    sleep "$3"
     slurmctld
-    ;;
-stop)
-    export SLURM_CONF=$folder/slurm.conf
-    scancel --me 2>/dev/null || true
-    for _ in $(seq 60); do
-        [ -z "$(squeue -h 2>/dev/null)" ] && break
-        sleep 0.5
-    done
-    for node in $nodes; do end "$folder/slurmd-$node.pid"; done
-    end "$folder/slurmctld.pid"
     ;;
 esac

@@ -2,7 +2,6 @@
 
 import json
 import signal
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -10,9 +9,8 @@ import pytest
 
 from saccade.study import compare
 from saccade.study.comparison import ComparisonFolder, Plan
-from saccade.study.slurm import log_of
 from tests.cli.conftest import Saccade
-from tests.cluster.commands import LONG, jobs_of, start_comparison, wait_for_epoch
+from tests.cluster.commands import LONG, jobs_of, start_comparison, starts, wait_for_epoch
 from tests.cluster.conftest import Cluster
 from tests.study.test_comparison_kills import assert_nothing_twice_or_lost, finished_at
 from tests.study.tiny_comparison import tiny_plan
@@ -31,13 +29,6 @@ def made_here(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("here") / "study"
     compare(plan, out, quiet=True)
     return out
-
-
-def starts(out: Path) -> dict[str, list[int]]:
-    """The steps at which each run was started and resumed."""
-    folder = ComparisonFolder.open(out)
-    runs = {job.name: folder.run(job).environment() for job in folder.plan.jobs()}
-    return {name: [0, *(again["step"] for again in run["resumed"])] for name, run in runs.items()}
 
 
 def kill_the_job_of(out: Path, name: str) -> None:
@@ -64,7 +55,8 @@ def test_disturbed_jobs_end_with_the_result_made_here(
     for name, state in (("softmax", "CANCELLED"), ("taylorshift", "FAILED")):
         (line,) = (line for line in err.splitlines() if line.startswith(f"{name}/seed-1: Slurm's"))
         assert f"ended as {state} with exit code" in line
-        assert line.endswith("submitting it again")
+        assert line.endswith("queueing it again")
+    assert sum(line.startswith("submitted") for line in err.splitlines()) == 2  # runs, measures
     assert_nothing_twice_or_lost(out, plan, made_here)
     begun = starts(out)
     disturbed = {name: steps for name, steps in begun.items() if len(steps) > 1}
@@ -86,42 +78,6 @@ def test_preempted_job_saves_and_goes_on(
     assert len(starts(out)["softmax/seed-0"]) == 2
     ends = [a.end for a in ComparisonFolder.open(out).attempts.of("softmax-seed-0")]
     assert ends == ["stopped", "finished"]
-
-
-def was_told(pid: int, number: signal.Signals) -> bool:
-    """True if a suspended process has a pending signal, or has gone on because of it."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:  # it has ended
-        return True
-    fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-    return not fields["State"].startswith("T") or bool(
-        int(fields["ShdPnd"], 16) >> (number - 1) & 1
-    )
-
-
-def test_job_at_its_time_limit_saves_and_its_successor_finishes(
-    cluster: Cluster, plan: Plan, made_here: Path, tmp_path: Path
-) -> None:
-    """A run is suspended until Slurm announces the limit; it sends the signal up to 30 s early."""
-    out = tmp_path / "study"
-    command = start_comparison(plan, out, "--slurm", "time=1,signal=USR1@1", "--jobs", 1)
-    job = wait_for_epoch(cluster, out, "softmax/seed-0", 3)
-    folder = ComparisonFolder.open(out)
-    worker = psutil.Process(folder.attempts.of("softmax-seed-0")[-1].pid)
-    worker.suspend()
-    cluster.wait(lambda: was_told(worker.pid, signal.SIGUSR1))
-    with suppress(psutil.NoSuchProcess):
-        worker.resume()
-    code, _, err = command.end()
-    assert code == 0, err
-    assert len(starts(out)["softmax/seed-0"]) >= 2
-    *stopped, last = (attempt.end for attempt in folder.attempts.of("softmax-seed-0"))
-    assert {*stopped} == {"stopped"}
-    assert last == "finished"
-    log = log_of(out, job).read_text()
-    assert f"saved before the time limit; queueing job {job} again" in log
-    assert_nothing_twice_or_lost(out, plan, made_here)
 
 
 def test_interrupted_launcher_leaves_its_jobs_to_the_next(

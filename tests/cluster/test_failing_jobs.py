@@ -71,6 +71,7 @@ def test_jobs_wait_for_drained_nodes_and_fail_without_their_data(
     ("options", "message"),
     [
         ("partition=nosuch", "Slurm refused the jobs: invalid partition specified: nosuch"),
+        ("gpus_per_node=1", "Slurm refused the jobs: Invalid generic resource"),
         ("partitoin=test", "Slurm refused the jobs: unrecognized option"),
         ("nodes=2", "--slurm: nodes is set by saccade"),
         ("=3", "--slurm must be options of sbatch"),
@@ -95,5 +96,5 @@ def test_job_that_never_begins_is_given_up(cluster: Cluster, tmp_path: Path) -> 
     command = start_comparison(plan, tmp_path / "study", "--slurm", "export=NONE")
     code, _, err = command.end()
     assert code == 1, err
-    assert sum(line.endswith("submitting it again") for line in err.splitlines()) == 4
+    assert sum(line.endswith("queueing it again") for line in err.splitlines()) == 4
     assert err.splitlines()[-1].endswith("2 runs are missing; go on with --resume")

@@ -1,4 +1,4 @@
-"""A run on two nodes of a real Slurm, by the script in `examples/slurm`."""
+"""The scripts of `examples/slurm` on a real Slurm: a run on two nodes, an array of seeds."""
 
 import time
 from pathlib import Path
@@ -15,6 +15,7 @@ from tests.waiting import PATIENCE_S
 
 __all__ = ["launch", "start"]
 
+SCRIPTS = ROOT / "examples" / "slurm"
 SMALL = ("--cpus-per-task=1", "--gpus-per-node=0")
 EPOCHS = 12
 
@@ -26,19 +27,18 @@ def is_of_node(process: psutil.Process, node: str) -> bool:
         return False
 
 
-def kill_on(node: str) -> None:
-    """Kill the process that trains on a node; torchrun's agent, its parent, stays."""
+def trainer_on(node: str) -> psutil.Process:
+    """The process that trains on a node; torchrun's agent is its parent."""
     found = [p for p in psutil.process_iter() if is_of_node(p, node)]
-    trains = [p for p in found if p.environ().get("LOCAL_RANK") == "0"]
-    assert trains
-    for process in trains:
-        process.kill()
+    (process,) = (p for p in found if p.environ().get("LOCAL_RANK") == "0")
+    return process
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize(("strategy", "hangs"), [("ddp", True), ("fsdp", False)])
 def test_run_on_two_nodes_goes_on_after_a_kill_on_one(
-    cluster: Cluster, launch: Launch, tmp_path: Path, strategy: str
+    cluster: Cluster, launch: Launch, tmp_path: Path, strategy: str, hangs: bool
 ) -> None:
+    """If the process on the other node hangs, only the agents tell that it has to start again."""
     changes = (f"train.epochs={EPOCHS}", f"train.strategy={strategy}", "train.device=cpu")
     undisturbed = launch(tiny(*changes), tmp_path / "here", world_size=2)
     for process in undisturbed:
@@ -46,14 +46,15 @@ def test_run_on_two_nodes_goes_on_after_a_kill_on_one(
         assert process.exitcode == 0
     recipe, run = tmp_path / "tiny.yaml", RunFolder(tmp_path / "run")
     recipe.write_text(dump_config(tiny(*changes)))
-    script = ROOT / "examples" / "slurm" / "train.sbatch"
+    script = SCRIPTS / "train.sbatch"
     log = tmp_path / "log"
     words = ("sbatch", "--parsable", *SMALL, f"--output={log}", script, recipe, run.path)
     job = cluster.command(*words).strip()
     cluster.wait(lambda: run.exists() and len(run.metrics("epoch")) >= 3)
-    kill_on("node2")
-    cluster.wait(lambda: cluster.jobs()[job].has_ended)
-    assert cluster.jobs()[job].state == "COMPLETED", log.read_text()[-4000:]
+    if hangs:
+        trainer_on("node1").suspend()
+    trainer_on("node2").kill()
+    assert cluster.end_of(job) == "COMPLETED", log.read_text()[-4000:]
     assert [row["epoch"] for row in run.metrics("epoch")] == [*range(1, EPOCHS + 1)]
     environment = run.environment()
     assert environment["world_size"] == 2
@@ -64,15 +65,30 @@ def test_run_on_two_nodes_goes_on_after_a_kill_on_one(
 def test_run_on_two_nodes_saves_when_it_is_requeued(cluster: Cluster, tmp_path: Path) -> None:
     recipe, run = tmp_path / "tiny.yaml", RunFolder(tmp_path / "run")
     recipe.write_text(dump_config(tiny("train.epochs=30", "train.device=cpu")))
-    script = ROOT / "examples" / "slurm" / "train.sbatch"
+    script = SCRIPTS / "train.sbatch"
     log = tmp_path / "log"
     words = ("sbatch", "--parsable", *SMALL, f"--output={log}", script, recipe, run.path)
     job = cluster.command(*words).strip()
     cluster.wait(lambda: run.exists() and len(run.metrics("epoch")) >= 3)
     cluster.command("scontrol", "requeue", job)
     time.sleep(1)
-    cluster.wait(lambda: cluster.jobs()[job].has_ended)
-    assert cluster.jobs()[job].state == "COMPLETED", log.read_text()[-4000:]
+    assert cluster.end_of(job) == "COMPLETED", log.read_text()[-4000:]
     (again,) = run.environment()["resumed"]
     assert again["step"] > 0
     assert run.is_finished()
+
+
+def test_array_of_seeds_goes_on_when_one_is_requeued(cluster: Cluster, tmp_path: Path) -> None:
+    recipe, out = tmp_path / "tiny.yaml", tmp_path / "runs"
+    recipe.write_text(dump_config(tiny("train.epochs=30", "train.device=cpu")))
+    script, runs = SCRIPTS / "array.sbatch", [RunFolder(out / f"seed-{i}") for i in range(2)]
+    small = ("--array=0-1", "--cpus-per-task=1", "--gpus=0", f"--output={tmp_path}/log-%a")
+    main = cluster.command("sbatch", "--parsable", *small, script, recipe, out).strip()
+    cluster.wait(lambda: runs[1].exists() and len(runs[1].metrics("epoch")) >= 3)
+    cluster.command("scontrol", "requeue", f"{main}_1")
+    for number, run in enumerate(runs):
+        log = tmp_path / f"log-{number}"
+        assert cluster.end_of(f"{main}_{number}") == "COMPLETED", log.read_text()[-4000:]
+        assert run.is_finished()
+        assert run.config().run.seed == number
+        assert [again["step"] > 0 for again in run.environment()["resumed"]] == [True] * number

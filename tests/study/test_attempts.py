@@ -53,8 +53,6 @@ def left_out(folder: ComparisonFolder) -> dict[str, str]:
     return {gap["run"]: gap["reason"] for gap in collect(folder)["left_out"]}
 
 
-# Slow: the worker sometimes blocks after the allocation fails, and then waits for PATIENCE_S.
-@pytest.mark.slow
 def test_models_that_do_not_fit_in_memory_fail_without_a_folder(
     start: Start, tmp_path: Path
 ) -> None:
@@ -236,7 +234,7 @@ def test_suspended_worker_does_not_overwrite_the_new_owners_run(
     sleeper = start(held, at_step_five, work_on, folder.path, 0.0)
     wait_until(lambda: run.newest_step() == 4, sleeper)
     (run.path / ".lock").unlink()
-    folder.lock(job).unlink()
+    folder.lock(job.short_name).unlink()
     summary = train(
         folder.plan.config(job), run.path, resume=True, initial=folder.initial(0), quiet=True
     )
@@ -256,7 +254,7 @@ def test_run_locked_by_another_process_is_left_alone(start: Start, tmp_path: Pat
     run = folder.run(Job("softmax", 0))
     owner = start(held, at_step_five, work_on, folder.path, 0.0)
     wait_until(lambda: run.newest_step() == 4, owner)
-    folder.lock(Job("softmax", 0)).unlink()
+    folder.lock(Job("softmax", 0).short_name).unlink()
     other = start(work_on, folder.path, 0.0)
     wait_until(lambda: folder.state(Job("taylorshift", 0)) == "finished", owner, other)
     (tmp_path / "go").touch()
@@ -265,6 +263,24 @@ def test_run_locked_by_another_process_is_left_alone(start: Start, tmp_path: Pat
         assert process.exitcode == 0
     assert not left_out(folder)
     assert [row["epoch"] for row in run.metrics("epoch")] == [1, 2]
+
+
+def test_attempts_are_limited_if_a_failure_cannot_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where no memory is left for `status.json`; a new worker follows each that ends so."""
+    folder, since = begin(tiny_plan(tmp_path, **TWO), tmp_path / "study"), time.time()
+    job = folder.plan.jobs()[0]
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("saccade.study.comparison.work.train", fail)
+    monkeypatch.setattr(ComparisonFolder, "note_failure", fail)
+    for _ in range(MAX_ATTEMPTS + 2):
+        with pytest.raises(MemoryError):
+            work(folder, since=since, unit=job.name)
+    assert len(folder.attempts.of(job.short_name)) == MAX_ATTEMPTS
 
 
 def test_interrupted_attempts_do_not_count_as_failures(tmp_path: Path) -> None:

@@ -35,7 +35,16 @@ from tests.study.tiny_comparison import NAMES, UniformCore, last_weights, tiny_p
 from tests.train.tiny_runs import forget_manifest, unfinish
 
 ROW = {
-    *("attention", "runs", "accuracy", "accuracy_low", "accuracy_high", "accuracies"),
+    *(
+        "attention",
+        "kind",
+        "length",
+        "runs",
+        "accuracy",
+        "accuracy_low",
+        "accuracy_high",
+        "accuracies",
+    ),
     *("accuracy_spread", "seconds_per_epoch", "img_per_s", "latency_ms", "latency_batch"),
     *("peak_memory_mib", "parameters", "flops", "approximation_error", "difference"),
     *("difference_low", "difference_high", "p_value", "p_corrected"),

@@ -12,9 +12,10 @@ import pytest
 from saccade.errors import ConfigError, RunLockedError, UnknownNameError
 from saccade.study.comparison import ComparisonFolder
 from saccade.study.comparison.plan import Job as Run
-from saccade.study.comparison.status import describe_runs, status_table
+from saccade.study.comparison.status import describe_runs
 from saccade.study.launchers import Task, choose_launcher, local, only_launcher
-from saccade.study.slurm import Job, SlurmLauncher, find_jobs, parse_options
+from saccade.study.slurm import SlurmLauncher, parse_options
+from saccade.study.slurm_queue import Job, find_jobs
 from saccade.study.tuning.storage import cut_torn_line
 from tests.cli.conftest import Saccade
 from tests.study.tiny_search import start_tiny
@@ -123,6 +124,7 @@ def test_status_tells_what_each_run_does(saccade: Saccade, copied: Path) -> None
         "taylorshift/seed-0": "done",
         "taylorshift/seed-1": "done",
     }
+    assert states["performer/seed-1"].reason == "its process is gone; --resume continues it"
     assert states["softmax/seed-1"].eta_s == pytest.approx(600, abs=60)
     code, out, _ = saccade("compare", "status", copied)
     assert code == 0
@@ -136,15 +138,31 @@ def test_status_tells_what_each_run_does(saccade: Saccade, copied: Path) -> None
 def test_status_watches_until_nothing_runs(saccade: Saccade, copied: Path) -> None:
     code, out, err = saccade("compare", "status", copied, "--watch")
     assert (code, err) == (0, "")
-    assert "6 done" in out
+    assert out.count("6 done") == 1
     code, out, err = saccade("compare", "status", copied.parent)
     assert (code, out) == (2, "")
     assert "is not a comparison: it has no study.json" in err
-    assert status_table(describe_runs(ComparisonFolder.open(copied))).row_count == 6
 
 
 def test_no_jobs_are_known_without_slurm(copied: Path) -> None:
     assert find_jobs(copied) == {}
+
+
+def test_jobs_cannot_be_asked_for_without_slurm(
+    saccade: Saccade, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A study of a cluster that was copied to another machine: not resumed before the user says."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    (copied / "slurm").mkdir()
+    (copied / "slurm" / "jobs.json").write_text('{"softmax/seed-0": "12_0"}')
+    (copied / "runs" / "softmax" / "seed-0" / "status.json").unlink()
+    code, _, err = saccade("compare", "--resume", "--out", copied)
+    assert code == 2
+    assert "squeue is not installed here" in err
+    assert f"delete '{copied / 'slurm'}' if none is left" in err
+    (run, *_) = describe_runs(ComparisonFolder.open(copied))
+    assert (run.run, run.state) == ("softmax/seed-0", "waiting")
+    assert run.reason == "Slurm does not answer, so this may be out of date"
 
 
 def test_torn_line_of_a_journal_is_cut(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ __all__ = ["Evidence", "LeftOut", "Run", "collect", "number", "plain"]
 
 NEWEST_READABLE = 1
 METRICS = "metrics.jsonl"
+TUNED = "tuned/"
+"""Start of the names of runs with tuned settings in a comparison."""
 FOLDER = "folder"
 """`data.name` for a folder of images."""
 
@@ -104,6 +106,7 @@ class Evidence:
     Attributes:
         together: True if runs, including runs that are left out, trained at the same time.
         unchecked: Number of runs without a manifest.
+        tuned: The runs with tuned settings, of a comparison that tuned its attentions.
     """
 
     runs: list[Run]
@@ -112,6 +115,7 @@ class Evidence:
     results: Mapping[str, Any] = field(default_factory=dict)
     together: bool = False
     unchecked: int = 0
+    tuned: Evidence | None = None
 
     @property
     def searched(self) -> list[str]:
@@ -150,6 +154,7 @@ def collect(folder: Path) -> Evidence:
     left_out: list[LeftOut] = []
     study = _read_record(folder / "study.json", left_out)
     results = _read_record(folder / "results.json", left_out)
+    found = [run for run in found if not _is_trial(run, folder, study)]
     for run_folder in found:
         name = _name(run_folder.path, folder)
         try:
@@ -168,12 +173,55 @@ def collect(folder: Path) -> Evidence:
             f"{str(folder)!r} holds no finished run: {first.what}: {first.reason}{more}"
         )
     runs = _with_unique_datasets(_comparable(runs, left_out))
+    runs, tuned = _split_tuned(runs, study, results)
     left_out += _not_started(folder, study)
-    left_out += _left_out_by_study(results, {run.name for run in runs}, left_out)
+    read = {run.name for run in (*runs, *tuned)}
+    left_out += _left_out_by_study(results, read, left_out)
     gaps = sorted(left_out, key=lambda gap: gap.what)
-    read = {run.name for run in runs}
     unchecked = sum(not f.has_manifest() for f in found if _name(f.path, folder) in read)
-    return Evidence(runs, gaps, study, results, trained_together(found), unchecked)
+    together = trained_together(found)
+    second = _tuned_evidence(tuned, study, results, together=together) if tuned else None
+    return Evidence(runs, gaps, study, results, together, unchecked, second)
+
+
+def _is_trial(run: RunFolder, folder: Path, study: Mapping[str, Any]) -> bool:
+    """True for a trial of a search of a comparison, which is judged on validation images only."""
+    is_below = run.path.relative_to(folder).as_posix().startswith("tuning/")
+    return is_below and study.get("kind") == "compare"
+
+
+def _split_tuned(
+    runs: list[Run], study: Mapping[str, Any], results: Mapping[str, Any]
+) -> tuple[list[Run], list[Run]]:
+    """The runs with the shared setting, and those of the table of tuned settings.
+
+    An attention whose best setting is the shared one has the same runs in both. If all runs with
+    the shared setting are missing, the others are reported in their place.
+    """
+    shared = [run for run in runs if not _is_tuned(run, study)]
+    own = [run for run in runs if _is_tuned(run, study)]
+    if not shared:
+        return own, []
+    second = results.get("tuned")
+    rows = second.get("rows") if isinstance(second, dict) else None
+    noted = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    same = {
+        plain(row.get("attention")) for row in noted if row.get("setup") == row.get("attention")
+    }
+    return shared, own + [run for run in shared if run.attention in same]
+
+
+def _is_tuned(run: Run, study: Mapping[str, Any]) -> bool:
+    return study.get("kind") == "compare" and run.name.startswith(TUNED)
+
+
+def _tuned_evidence(
+    runs: list[Run], study: Mapping[str, Any], results: Mapping[str, Any], *, together: bool
+) -> Evidence:
+    """The runs with tuned settings, with the rows of `results.json` about them."""
+    second = results.get("tuned")
+    own = {**results, **second} if isinstance(second, dict) else dict(results)
+    return Evidence(runs, [], study, {**own, "notes": []}, together)
 
 
 def _comparable(runs: list[Run], left_out: list[LeftOut]) -> list[Run]:
@@ -255,7 +303,7 @@ def _check_place(run: Run, study: Mapping[str, Any]) -> None:
     """Raise if a comparison planned another run for the folder than the one that is there."""
     if study.get("kind") != "compare":
         return
-    config, parts = run.config, run.name.split("/")
+    config, parts = run.config, run.name.removeprefix(TUNED).split("/")
     found = [config.model.attention or "?", f"seed-{config.run.seed}"]
     found += [f"fold-{config.data.fold}"] if config.data.fold is not None else []
     if parts != list(map(plain, found)):

@@ -34,6 +34,7 @@ def facts_of(evidence: Evidence, found: Findings, dataset: str) -> list[tuple[st
         ("data", dataset + _images(found)),
         ("model", listed(models)),
         ("runs", f"{len(runs)} with {count(len({run.config.run.seed for run in runs}), 'seed')}"),
+        *([("tuned runs", str(len(evidence.tuned.runs)))] if evidence.tuned else []),
         ("epochs", listed([str(number) for number in epochs])),
         ("device", listed(hardware)),
         ("training time", _duration(seconds)),

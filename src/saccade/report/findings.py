@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
+from saccade.layers.attentions import describe_kind
 from saccade.report.collect import Evidence, number, plain
 from saccade.report.groups import Group, group_runs
 from saccade.results import Accuracy, Claim, Results, results_of, shared_rate_note, skipped_note
@@ -31,6 +32,7 @@ class Row:
     """
 
     label: str
+    kind: str
     runs: int
     seeds: int
     accuracy: float
@@ -203,6 +205,7 @@ def _row(group: Group, accuracy: Accuracy, claim: Claim | None, noted: Mapping[s
     assert mean is not None, "a finished run has an accuracy (`collect`)"
     return Row(
         label=group.label,
+        kind=describe_kind(group.attention, local_conv=group.has_local_conv),
         runs=len(group.runs),
         seeds=len(group.seeds),
         accuracy=mean,
@@ -295,7 +298,9 @@ def _shared_rate(evidence: Evidence) -> str:
     """The note on a learning rate that several attentions share, or an empty string."""
     rates = {run.config.optim.lr for run in evidence.runs}
     several = len({run.attention for run in evidence.runs}) > 1
-    return shared_rate_note(rates.pop()) if several and len(rates) == 1 else ""
+    if not several or len(rates) > 1:
+        return ""
+    return shared_rate_note(rates.pop(), is_tuned=bool(evidence.results.get("tuning")))
 
 
 def _noted_accuracy(noted: Mapping[str, Any]) -> tuple[float, float, float] | None:

@@ -51,6 +51,11 @@ class Group:
         return frozenset(run.config.run.seed for run in self.runs)
 
     @property
+    def has_local_conv(self) -> bool:
+        """True if the models add a convolution of the values to their attention."""
+        return bool(self.runs[0].config.model.overrides.get("local_conv"))
+
+    @property
     def has_folds(self) -> bool:
         """True if the runs were tested on folds of the training images."""
         return any(run.config.data.fold is not None for run in self.runs)

@@ -40,6 +40,11 @@ from saccade.report.tables import (
     summary_table,
 )
 from saccade.report.text import count, headline, listed, percent
+from saccade.report.tuned_section import (
+    basis_of_claims,
+    headline_with_tuned,
+    tuned_settings,
+)
 
 __all__ = ["compose"]
 
@@ -72,7 +77,8 @@ def compose(evidence: Evidence, found: Findings) -> Page:
     by_seed = by_seed_table(found)
     sections = [
         Section("summary", "Summary", [summary_table(found), *found.notes]),
-        Section("claims", "What can be claimed", list(claimed_differences(found, inputs.series))),
+        Section("claims", "What can be claimed", list(_claims(inputs))),
+        Section("tuned", "Tuned settings", list(tuned_settings(evidence, inputs.series))),
         *([Section("by-seed", by_seed.caption, [by_seed])] if by_seed else []),
         Section("cost", "Accuracy against cost", list(_cost(inputs))),
         Section("training", "Training", list(_training(inputs))),
@@ -84,7 +90,7 @@ def compose(evidence: Evidence, found: Findings) -> Page:
     ]
     return Page(
         title=title_of(found, dataset),
-        headline=headline(found, dataset),
+        headline=headline_with_tuned(evidence, headline(found, dataset), dataset),
         facts=facts_of(evidence, found, dataset),
         sections=[section for section in sections if section.blocks],
         series=inputs.series,
@@ -102,6 +108,16 @@ def _drawn(found: Findings) -> list[Group]:
     attentions = {group.attention for group in found.groups}
     kept = {row.label for row in ranked[: max(MAX_DRAWN, len(attentions))]}
     return [group for group in found.groups if group.label in kept]
+
+
+def _claims(inputs: PageInput) -> Iterator[Block]:
+    """The differences with the shared setting, and what claims rest on."""
+    blocks = list(claimed_differences(inputs.found, inputs.series))
+    if blocks and (told := basis_of_claims(inputs.evidence)):
+        yield told
+    if blocks and inputs.evidence.results.get("tuning"):
+        yield "This section is about the shared setting; the tuned settings follow."
+    yield from blocks
 
 
 def _cost(inputs: PageInput) -> Iterator[Block]:

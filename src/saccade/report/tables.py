@@ -44,6 +44,7 @@ def summary_table(found: Findings) -> Table:
     big = max((row.flops or 0 for row in found.rows), default=0) >= GIGA
     columns = (
         Column("attention", _heading(found), is_number=False),
+        Column("kind", "kind" if any(row.kind for row in found.rows) else "", is_number=False),
         Column("runs", "runs" if len({row.runs for row in found.rows}) > 1 else ""),
         Column(
             "accuracy", f"{found.measure} [95{GLUE}%]" if found.has_intervals else found.measure
@@ -118,6 +119,7 @@ def _summary_row(row: Row, unit: float) -> list[Cell]:
     accuracy = f"{percent(row.accuracy)} {interval(row.accuracy_low, row.accuracy_high)}".strip()
     return [
         _text(row.label),
+        _text(row.kind),
         Cell(str(row.runs), row.runs),
         Cell(accuracy, row.accuracy, "accuracy" in row.best),
         _csv_cell(row.accuracy_low),

@@ -137,6 +137,9 @@ class Attempts:
     def failures(self, name: str, step: int, *, since: float = 0.0) -> list[Attempt]:
         """Consecutive attempts from `step` that failed for external reasons, oldest first.
 
+        They include attempts that failed on their own if that could not be recorded in the run, for
+        example because memory ran out; a run with such a record is not tried again.
+
         Attempts that were asked to stop are skipped. Counting stops at an attempt that began at
         another step or before `since`. The caller must hold the claim on the run. An attempt
         without an outcome is therefore one whose worker died, and is recorded as such.
@@ -149,7 +152,7 @@ class Attempts:
                     _write(attempt)
             if attempt.step != step or attempt.started < since:
                 break
-            if attempt.end in ("died", "io error"):
+            if attempt.end in ("died", "io error", "failed"):
                 found.append(attempt)
         return found[::-1]
 

@@ -63,7 +63,7 @@ def local(task: Task) -> list[int]:
         ConfigError: Slurm still has jobs of this study.
     """
     if (task.folder / "slurm").exists():
-        from saccade.study.slurm import check_no_jobs
+        from saccade.study.slurm_queue import check_no_jobs
 
         check_no_jobs(task.folder)
     if task.jobs == 1:

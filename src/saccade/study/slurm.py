@@ -1,12 +1,9 @@
 """Run the units of a study as jobs of Slurm, submitted through submitit.
 
-    slurm/jobs.json                 the job of each unit
-    slurm/<job>_0_log.out           what the job printed
-
 A job is a small `saccade --jobs 1`: it starts one worker and replaces it if it dies or hangs. On
 SIGUSR1, which Slurm sends before the time limit, the worker saves and the job queues itself again.
 On SIGTERM, which Slurm sends before it preempts, requeues or cancels a job, the worker saves and
-Slurm decides what follows. A job that was lost is submitted again. The jobs do not need the
+Slurm decides what follows. The launcher queues a job that was lost again. The jobs do not need the
 launcher: it only watches, so it can be stopped, and another one can join.
 """
 
@@ -15,7 +12,6 @@ from __future__ import annotations
 import io
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,71 +20,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from saccade.errors import ConfigError, Preempted, TrainingError
-from saccade.io import make_folder, read_json_object, write_json
+from saccade.io import make_folder, write_json
+from saccade.study import slurm_queue
 from saccade.study.attempts import MAX_ATTEMPTS, WORKER_ID, Attempts
 from saccade.study.launchers import Task
+from saccade.study.slurm_queue import (
+    ALIVE,
+    Job,
+    find_jobs,
+    how_to_cancel,
+    living_jobs,
+    log_of,
+    read_queue,
+    requeue,
+)
 from saccade.study.workers import REPORTED, leave_worker, run_workers
 from saccade.train.progress import print_line
 from saccade.train.signals import Interrupted, stop_signals
 
-__all__ = [
-    "Job",
-    "SlurmLauncher",
-    "check_no_jobs",
-    "find_jobs",
-    "living_jobs",
-    "log_of",
-    "parse_options",
-    "read_queue",
-]
+__all__ = ["SlurmLauncher", "parse_options"]
 
-POLL_S = 5.0
 SIGNAL_DELAY_S = 120
 """Seconds before the time limit at which Slurm asks a job to save."""
 
-QUERY = "JobArrayID:64,State:24,exit_code:16,Reason:64"
-ENDED = {
-    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
-    "PREEMPTED", "TIMEOUT",
-}  # fmt: skip
-ALIVE = {"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED"}
 USUAL = {"None", "Priority", "Resources", "BeginTime", "JobArrayTaskLimit", "Cleaning"}
 """Reasons for which jobs wait until others have ended or a moment has come."""
 DECIDED = {
     "array", "chdir", "error", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "wrap",
 }  # fmt: skip
 """Options of `sbatch` that saccade sets itself. A job is one process on one node."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """A job as Slurm sees it.
-
-    Attributes:
-        id: Id of the job, such as `12_3`.
-        state: Slurm's name of the state; `UNKNOWN` if Slurm has forgotten the job.
-        code: Exit code; 0 while the job is queued or runs.
-        reason: Why the job is queued, in Slurm's word.
-    """
-
-    id: str
-    state: str
-    code: int = 0
-    reason: str = ""
-
-    @property
-    def has_ended(self) -> bool:
-        """True if Slurm will not start or continue the job."""
-        return self.state in ENDED or self.state == "UNKNOWN"
-
-    @property
-    def worker(self) -> str:
-        """The start of the ids of its workers."""
-        return f"slurm-{self.id}-"
-
-    def death(self) -> str:
-        """Description of how the job was lost."""
-        return f"Slurm's job {self.id} ended as {self.state} with exit code {self.code}"
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, str | bool]:
@@ -134,6 +94,7 @@ class SlurmLauncher:
 
     options: Mapping[str, str | bool]
     _tries: dict[str, int] = field(default_factory=dict)
+    _begun: dict[str, int] = field(default_factory=dict)
     _told: str = ""
 
     def __call__(self, task: Task) -> list[int]:
@@ -142,12 +103,12 @@ class SlurmLauncher:
         jobs = {unit: living[unit].id for unit in task.units if unit in living}
         if jobs:
             print_line(f"joined {len(jobs)} job(s) in Slurm's queue")
-        if missing := [unit for unit in task.units if unit not in jobs]:
-            jobs |= self._submit(task, missing)
         codes: list[int] = []
         with stop_signals() as stop:
+            if missing := [unit for unit in task.units if unit not in jobs]:
+                jobs |= self._submit(task, missing)
             while jobs and not stop.signal:
-                until = time.monotonic() + POLL_S
+                until = time.monotonic() + slurm_queue.POLL_S
                 while not stop.signal and time.monotonic() < until:
                     time.sleep(0.05)
                 if not stop.signal:
@@ -182,41 +143,49 @@ class SlurmLauncher:
             raise ConfigError(f"Slurm refused the jobs: {_first_line(error)}") from None
         jobs = {unit: str(job.job_id) for unit, job in zip(units, submitted, strict=True)}
         write_json(folder / "jobs.json", {**find_jobs(task.folder), **jobs})
-        for unit in units:
-            self._tries[unit] = self._tries.get(unit, 0) + 1
+        for unit, id_ in jobs.items():
+            self._note_try(task, unit, Job(id_, "PENDING"))
         main = submitted[0].job_id.partition("_")[0]
         print_line(f"submitted {len(units)} job(s) to Slurm as {main}; logs are in {str(folder)!r}")
         return jobs
 
     def _look(self, task: Task, jobs: dict[str, str]) -> list[int]:
-        """Remove ended jobs from `jobs` and return their exit codes; submit lost ones again."""
+        """Remove ended jobs from `jobs` and return their exit codes; queue lost ones again."""
         queue = read_queue()
         if queue is None:
             self._tell("Slurm does not answer")  # its controller may be restarting
             return []
-        codes, lost = [], []
+        codes, forgotten = [], []
         is_alive = any(queue[id_].state in ALIVE for id_ in jobs.values() if id_ in queue)
         for unit, id_ in [*jobs.items()]:
             job = queue.get(id_, Job(id_, "UNKNOWN"))
             if not job.has_ended:
                 continue
-            del jobs[unit]
             task.attempts.note_death(job.worker, job.death())
             if self._is_lost(task, unit, job, is_alive=is_alive):
-                print_line(f"{unit}: {job.death()}; submitting it again")
-                lost.append(unit)
-            else:
-                # A cancelled job has no exit code of its own: 143 would say that this command was.
-                codes.append(-signal.SIGTERM if job.state == "CANCELLED" else job.code)
-                if job.state != "COMPLETED":
-                    print_line(f"{unit}: {job.death()}; its log is {log_of(task.folder, id_)}")
-        if lost:
-            jobs |= self._submit(task, lost)
+                print_line(f"{unit}: {job.death()}; queueing it again")
+                if requeue(id_):  # in the same array, which keeps to its limit of jobs at a time
+                    self._note_try(task, unit, job)
+                else:
+                    forgotten.append(unit)
+                continue
+            del jobs[unit]
+            # A cancelled job has no exit code of its own: 143 would say that this command was.
+            codes.append(-signal.SIGTERM if job.state == "CANCELLED" else job.code)
+            if job.state != "COMPLETED":
+                print_line(f"{unit}: {job.death()}; its log is {log_of(task.folder, id_)}")
+        if forgotten:
+            jobs |= self._submit(task, forgotten)
         self._tell(_why_waiting([queue[id_] for id_ in jobs.values() if id_ in queue]))
         return codes
 
+    def _note_try(self, task: Task, unit: str, job: Job) -> None:
+        """Record that a job of a unit was queued, and the attempts that it had begun by then."""
+        self._tries[unit] = self._tries.get(unit, 0) + 1
+        self._begun[unit] = len(task.attempts.made_by(job.worker))
+
     def _is_lost(self, task: Task, unit: str, job: Job, *, is_alive: bool) -> bool:
-        """True if a job that ended should be submitted again.
+        """True if a job that ended should be queued again.
 
         The attempts of the runs limit how often a job that began one is tried. Slurm also calls a
         killed job cancelled. Only if no job is alive, the user has cancelled them all.
@@ -226,8 +195,9 @@ class SlurmLauncher:
         if job.state == "CANCELLED" and not is_alive:
             return False
         may_have_begun = job.state not in ("CANCELLED", "UNKNOWN")
-        began = may_have_begun and task.attempts.was_at_something(job.worker)
-        return began or self._tries.get(unit, 0) < MAX_ATTEMPTS
+        begun = len(task.attempts.made_by(job.worker))
+        has_begun = may_have_begun and begun > self._begun.get(unit, 0)
+        return has_begun or self._tries.get(unit, 0) < MAX_ATTEMPTS
 
     def _tell(self, line: str) -> None:
         """Print why the launcher waits, once for each change."""
@@ -285,64 +255,8 @@ def _queue_again(job: Job, attempts: Attempts) -> int:
         )
         return TrainingError.exit_code
     print_line(f"saved before the time limit; queueing job {job.id} again")
-    subprocess.run(["scontrol", "requeue", job.id], check=False)
+    requeue(job.id)
     return Preempted.exit_code
-
-
-def find_jobs(folder: Path) -> dict[str, str]:
-    """The newest job of each unit of a study; empty if none was submitted."""
-    path = folder / "slurm" / "jobs.json"
-    return {unit: str(id_) for unit, id_ in read_json_object(path).items()} if path.exists() else {}
-
-
-def check_no_jobs(folder: Path) -> None:
-    """Raise if Slurm still has jobs of a study, which another launcher must not do again."""
-    if living := living_jobs(folder):
-        raise ConfigError(
-            f"--launcher must be slurm while jobs of this study are in Slurm's queue, got local; "
-            f"{_how_to_cancel(job.id for job in living.values())}"
-        )
-
-
-def living_jobs(folder: Path) -> dict[str, Job]:
-    """The jobs of a study that have not ended, by unit; empty if none was ever submitted."""
-    return _living(folder, _read_queue_patiently()) if find_jobs(folder) else {}
-
-
-def _living(folder: Path, queue: Mapping[str, Job]) -> dict[str, Job]:
-    jobs = {unit: queue.get(id_) for unit, id_ in find_jobs(folder).items()}
-    return {unit: job for unit, job in jobs.items() if job is not None and not job.has_ended}
-
-
-def log_of(folder: Path, job: str) -> Path:
-    """The file with the output of a job."""
-    return folder / "slurm" / f"{job}_0_log.out"
-
-
-def read_queue() -> dict[str, Job] | None:
-    """The user's jobs that Slurm knows, by id; None if Slurm does not answer."""
-    command = ["squeue", "--me", "--noheader", "--array", "--states=all", f"--Format={QUERY}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    jobs = [_parse_job(line) for line in done.stdout.splitlines()]
-    return {job.id: job for job in jobs}
-
-
-def _parse_job(line: str) -> Job:
-    id_, state, status, reason = line.split(maxsplit=3)
-    code = os.waitstatus_to_exitcode(int(status))
-    return Job(id_, state, code if code >= 0 else 128 - code, reason.strip())
-
-
-def _read_queue_patiently() -> dict[str, Job]:
-    """Read the queue; while Slurm does not answer, try again for a minute."""
-    for _ in range(12):
-        if (queue := read_queue()) is not None:
-            return queue
-        time.sleep(POLL_S)
-    raise ConfigError("Slurm does not answer: squeue failed for a minute")
 
 
 def _why_waiting(jobs: Sequence[Job]) -> str:
@@ -354,13 +268,8 @@ def _why_waiting(jobs: Sequence[Job]) -> str:
 def _left_running(number: int, jobs: Iterable[str]) -> Preempted:
     kind = Interrupted if number == signal.SIGINT else Preempted
     return kind(
-        f"the jobs go on in Slurm: --resume --launcher slurm joins them, {_how_to_cancel(jobs)}"
+        f"the jobs go on in Slurm: --resume --launcher slurm joins them, {how_to_cancel(jobs)}"
     )
-
-
-def _how_to_cancel(jobs: Iterable[str]) -> str:
-    ids = sorted({job.partition("_")[0] for job in jobs}, key=int)
-    return f"scancel {' '.join(ids)} cancels them"
 
 
 def _first_line(error: BaseException) -> str:

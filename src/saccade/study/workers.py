@@ -23,6 +23,7 @@ from saccade.errors import ConfigError, DataError, Preempted, TrainingError
 from saccade.runs import RunFolder
 from saccade.study.attempts import WORKER_ID, Attempts, one_line
 from saccade.study.idleness import IdleWatch, hang_limit_s
+from saccade.train.hangs import LIMIT_S, kill_if_hung
 from saccade.train.parent import end_with_parent
 from saccade.train.progress import print_line
 from saccade.train.signals import Interrupted, StopRequest, stop_signals
@@ -214,11 +215,12 @@ def leave_if_asked(stop: StopRequest, between: str) -> None:
 
 
 def join_parent() -> None:
-    """Kill this worker when its parent process ends.
+    """Kill this worker when its parent process ends, or when it hangs because memory ran out.
 
     Also restores `sys.argv` of the parent, so that runs record the user's command.
     """
     sys.argv = json.loads(os.environ[_COMMAND])
+    kill_if_hung(min(hang_limit_s(), LIMIT_S))
     end_with_parent(int(os.environ[_PARENT]), signal.SIGKILL)
 
 

@@ -1,11 +1,14 @@
 """The folder of a comparison. Workers share nothing else.
 
-study.json      attentions, baseline, seeds and folds
+study.json      attentions, baseline, seeds and folds; the SHA-256 of base.yaml
 base.yaml       configuration shared by all runs
 initial/        initial weights shared by all runs of a seed
 runs/<attention>/seed-<s>[/fold-<k>]   ordinary run folders
 locks/          which process of this machine is training which run
-attempts/       when a worker began a run, and how the attempt ended
+attempts/       when a worker began a run or a search, and how the attempt ended
+tuning/<attention>/   search of an attention's own settings, if the comparison tunes them
+tuned.json      settings that the searches found; written when all have ended
+runs/tuned/<attention>/seed-<s>        runs with these settings, where they differ
 measures.json   latency, memory, approximation error; training speed if runs overlapped
 results.json    results, rewritten whenever a run ends
 """
@@ -20,12 +23,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from saccade.config import differences, dump_config, load_config
+from saccade.config import Config, differences, dump_config
 from saccade.errors import ConfigError, DamagedRunError, writing_error
 from saccade.io import (
     is_unchanged,
     make_folder,
     read_json_object,
+    read_text,
     remove_leftovers,
     sealed,
     unsealed,
@@ -35,12 +39,15 @@ from saccade.io import (
 )
 from saccade.runs import PREDICTIONS, RunFolder, trained_together
 from saccade.study.attempts import Attempts
+from saccade.study.base_config import read_base, sha256_text
 from saccade.study.comparison.fairness import LOCAL
 from saccade.study.comparison.plan import Job, Plan
+from saccade.study.tuning import Settings, TuningFolder, join_search
 
 __all__ = ["ComparisonFolder"]
 
 VERSION = 1
+TUNING, TUNED_SETTINGS = "tuning", "tuned.json"
 State = Literal["waiting", "failed", "finished"]
 
 
@@ -68,7 +75,7 @@ class ComparisonFolder:
         """Create the folder of a plan or, with `resume`, open the folder if it exists."""
         folder = cls(path)
         if not folder.exists():
-            folder._check_free()
+            folder._check_free(resume=resume)
             try:
                 folder._create(plan)
             except OSError as error:
@@ -81,10 +88,9 @@ class ComparisonFolder:
             )
         remove_leftovers(folder.path)
         folder._check_same(plan)
-        if plan.base != folder.plan.base:  # the data may have moved
-            folder._write_base(plan)
-        if plan.seeds != folder.plan.seeds:
-            folder.write("study.json", _study(replace(plan, created=folder.plan.created)))
+        saved = folder.plan
+        if plan.base != saved.base or plan.seeds != saved.seeds:  # the data may have moved
+            folder._change(replace(plan, created=saved.created))
         return cls(path)
 
     def exists(self) -> bool:
@@ -104,28 +110,52 @@ class ComparisonFolder:
                 raise ConfigError(f"{str(path)!r} is not a comparison of version {VERSION}: {kind}")
             return Plan(
                 recipe=values["recipe"],
-                base=load_config(self.path / "base.yaml"),
+                base=read_base(self.path / "base.yaml", self._base_hashes(values)),
                 attentions=tuple(values["attentions"]),
                 baseline=values["baseline"],
                 seeds=tuple(values["seeds"]),
                 folds=values["folds"],
                 created=values["created"],
+                trials=values.get("trials"),
+                settings=self._settings(),
             )
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"{str(path)!r} cannot be read: {error!r}") from None
 
+    def is_base_held(self) -> bool:
+        """True if `study.json` has the hash of `base.yaml`, as in all but old comparisons."""
+        return bool(self._base_hashes(read_json_object(self.path / "study.json")))
+
+    @staticmethod
+    def _base_hashes(values: dict[str, Any]) -> list[str]:
+        return [str(sha256) for sha256 in values.get("base_sha256", [])]
+
+    def _settings(self) -> dict[str, dict[str, Any] | None] | None:
+        """The settings in `tuned.json`; None if it is not written yet."""
+        path = self.path / TUNED_SETTINGS
+        if not path.exists():
+            return None
+        values = read_json_object(path)
+        if not is_unchanged(values):
+            raise ConfigError(f"{str(path)!r} was changed after it was written; restore it")
+        return dict(unsealed(values)["settings"])
+
+    def search(self, attention: str) -> TuningFolder:
+        """Folder of the search of an attention."""
+        return TuningFolder(self.path / TUNING / attention)
+
     @cached_property
     def attempts(self) -> Attempts:
-        """Attempts at each run."""
+        """Attempts at each run and search."""
         return Attempts(self.path / "attempts")
 
-    def lock(self, job: Job) -> Path:
-        """Lock file that the worker of a run holds."""
+    def lock(self, name: str) -> Path:
+        """Lock file that the worker of a run or a search holds."""
         folder = self.path / "locks"
         folder.mkdir(exist_ok=True)
-        return folder / job.short_name
+        return folder / name
 
     def run(self, job: Job) -> RunFolder:
         """Run folder of a job."""
@@ -197,7 +227,7 @@ class ComparisonFolder:
         run.write("status.json", {**status, "updated": time.time()})
 
     def measures(self) -> dict[str, Any]:
-        """Measurements of each attention's trained model."""
+        """Measurements of the trained model of each set-up."""
         path = self.path / "measures.json"
         if not path.exists():
             return {}
@@ -206,7 +236,7 @@ class ComparisonFolder:
             if not is_unchanged(values):
                 raise ValueError("it was changed after it was written")
             values = unsealed(values)
-            return {attention: dict(found) for attention, found in values.items()}
+            return {setup: dict(found) for setup, found in values.items()}
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"{str(path)!r} cannot be read ({error}); delete it to measure again"
@@ -218,22 +248,38 @@ class ComparisonFolder:
 
     def _create(self, plan: Plan) -> None:
         make_folder(self.path)
-        self._write_base(plan)
-        text = json.dumps(sealed(_study(plan)), indent=2) + "\n"
+        base = dump_config(plan.base)
+        write_file(self.path / "base.yaml", base)
+        for attention, config in plan.searches.items():
+            self._start_search(plan, attention, config)
+        text = json.dumps(sealed(_study(plan, base)), indent=2) + "\n"
         write_new(self.path / "study.json", text)
 
-    def _write_base(self, plan: Plan) -> None:
-        write_file(self.path / "base.yaml", dump_config(plan.base))
+    def _change(self, plan: Plan) -> None:
+        """Write another plan; at any moment `study.json` has the hash of `base.yaml`."""
+        old, new = read_text(self.path / "base.yaml"), dump_config(plan.base)
+        self.write("study.json", _study(plan, old, new))
+        write_file(self.path / "base.yaml", new)
+        self.write("study.json", _study(plan, new))
 
-    def _check_free(self) -> None:
-        """Refuse a folder of other files. `base.yaml` alone is left by an interrupted start."""
+    def _start_search(self, plan: Plan, attention: str, config: Config) -> None:
+        """Create the folder of a search, unless an interrupted start left it."""
+        assert plan.trials is not None
+        search = self.search(attention)
+        if search.exists():
+            join_search(search.path, config, trials=plan.trials)
+            return
+        settings = Settings(plan.recipe, plan.trials, starts_at_base=True)
+        TuningFolder.create(search.path, config, settings)
+
+    def _check_free(self, *, resume: bool) -> None:
+        """Refuse a folder of other files than an interrupted start leaves."""
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"--out must be a folder, got the file {str(self.path)!r}")
         if not self.path.exists():
             return
-        strange = [
-            f.name for f in self.path.iterdir() if f.name != "base.yaml" and f.name[0] != "."
-        ]
+        left = {"base.yaml", *([TUNING] if resume else [])}
+        strange = [f.name for f in self.path.iterdir() if f.name not in left and f.name[0] != "."]
         if strange:
             raise ConfigError(
                 f"--out must be a new folder or a comparison, got {str(self.path)!r}, "
@@ -244,7 +290,9 @@ class ComparisonFolder:
         """Refuse a plan that differs from the saved one. Seeds may be added."""
         saved = self.plan
         changes = differences(saved.base, plan.base, ignored=LOCAL)
-        for name in ("attentions", "baseline", "seeds", "folds"):
+        for attention, config in plan.searches.items() if saved.trials else ():
+            join_search(self.search(attention).path, config)
+        for name in ("attentions", "baseline", "seeds", "folds", "trials"):
             was, asked = getattr(saved, name), getattr(plan, name)
             more = name == "seeds" and asked[: len(was)] == was
             if was != asked and not more:
@@ -255,9 +303,12 @@ class ComparisonFolder:
             )
 
 
-def _study(plan: Plan) -> dict[str, Any]:
-    values = {k: v for k, v in asdict(plan).items() if k != "base"}
-    return {"version": VERSION, "kind": "compare", **values}
+def _study(plan: Plan, *bases: str) -> dict[str, Any]:
+    """Content of `study.json`; `bases` are the possible contents of `base.yaml`."""
+    kept = replace(plan, searches={}, settings=None)
+    values = {k: v for k, v in asdict(kept).items() if k not in ("base", "searches", "settings")}
+    hashes = [sha256_text(base) for base in bases]
+    return {"version": VERSION, "kind": "compare", **values, "base_sha256": hashes}
 
 
 def _words(value: object) -> str:

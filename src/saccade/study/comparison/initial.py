@@ -18,6 +18,7 @@ from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.plan import Job
 from saccade.train import build_model
 from saccade.train.distributed import full
+from saccade.train.initialize import read_configured
 
 __all__ = ["write_initial_weights"]
 
@@ -37,7 +38,10 @@ def write_initial_weights(folder: ComparisonFolder, info: DatasetInfo) -> None:
             continue
         torch.manual_seed(seed)
         fold = None if plan.folds is None else 0
-        network = build_model(plan.config(Job(plan.baseline, seed, fold)), info)
+        config = plan.config(Job(plan.baseline, seed, fold))
+        network = build_model(config, info)
+        if (start := read_configured(config)) is not None:
+            start.fill(network, reset_head=config.init.reset_head)
         try:
             _write_whole(path, {name: full(t) for name, t in network.state_dict().items()})
         except OSError as error:

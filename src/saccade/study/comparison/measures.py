@@ -51,7 +51,14 @@ from saccade.train.signals import stop_signals
 from saccade.train.step import PRECISIONS, Stepper
 from saccade.train.torch_flags import set_up_machine
 
-__all__ = ["MEASURES", "approximation_error", "is_measured", "measure", "measure_run"]
+__all__ = [
+    "MEASURES",
+    "approximation_error",
+    "is_measured",
+    "measure",
+    "measure_run",
+    "training_speed",
+]
 
 MEASURES = "measures"
 """Name of the measurements, as a unit of work beside the runs."""
@@ -64,36 +71,41 @@ HELD_OUT_IMAGES = 64
 
 
 def measure(folder: ComparisonFolder) -> None:
-    """Measure every attention that has a finished run and was not measured yet.
+    """Measure every set-up that has a finished run and was not measured yet.
 
     Raises:
         Preempted: A signal asked to stop.
     """
     together = folder.trained_together()
     with stop_signals() as stop:
-        for attention in folder.plan.attentions:
+        for setup in _setups(folder):
             leave_if_asked(stop, "two measurements")
-            if (run := _run_to_measure(folder, attention, speed=together)) is not None:
+            if (run := _run_to_measure(folder, setup, speed=together)) is not None:
                 everything = [folder.run(job) for job in folder.finished()]
                 found = measure_run(run, speed=together, runs=everything)
-                folder.write("measures.json", {**folder.measures(), attention: found})
+                folder.write("measures.json", {**folder.measures(), setup: found})
                 tidy(compiled=together and run.config().train.compile)
 
 
 def is_measured(folder: ComparisonFolder) -> bool:
     """True if `measure` has nothing to do."""
     speed = folder.trained_together()
-    names = folder.plan.attentions
+    names = _setups(folder)
     return all(_run_to_measure(folder, name, speed=speed) is None for name in names)
 
 
-def _run_to_measure(folder: ComparisonFolder, attention: str, *, speed: bool) -> RunFolder | None:
+def _setups(folder: ComparisonFolder) -> list[str]:
+    """Names of the set-ups, in the order of the plan."""
+    return list(dict.fromkeys(job.setup for job in folder.plan.jobs()))
+
+
+def _run_to_measure(folder: ComparisonFolder, setup: str, *, speed: bool) -> RunFolder | None:
     """A finished run to measure, with its trained weights if possible; None if not needed."""
-    before = folder.measures().get(attention, {})
+    before = folder.measures().get(setup, {})
     is_complete = {"latency_ms", *(["img_per_s"] if speed else [])} <= before.keys()
     if is_complete and before.get("trained", True):
         return None
-    runs = [folder.run(job) for job in folder.finished() if job.attention == attention]
+    runs = [folder.run(job) for job in folder.finished() if job.setup == setup]
     trained = next((run for run in runs if run.newest_intact()[0]), None)
     return trained or (runs[0] if runs and not is_complete else None)
 
@@ -148,7 +160,7 @@ def _measure_run(run: RunFolder, config: Config, *, speed: bool) -> dict[str, An
     if trained:
         found["approximation_error"] = approximation_error(model, images[:HELD_OUT_IMAGES])
     if speed:
-        found["img_per_s"] = _training_speed(run, splits, ranks)
+        found["img_per_s"] = training_speed(config, splits, ranks)
     if ranks.device.type == "cuda":
         return {**found, "peak_memory_mib": run.summary().get("peak_memory_mib")}
     return {**found, "peak_memory_mib": _step_memory_mib(run, splits, ranks)}
@@ -264,12 +276,11 @@ def _train_loader(config: Config, splits: Splits, device: torch.device) -> Loade
     )
 
 
-def _training_speed(run: RunFolder, splits: Splits, ranks: Ranks) -> float | None:
+def training_speed(config: Config, splits: Splits, ranks: Ranks) -> float | None:
     """Images per second over bursts of training steps with learning rate 0.
 
     None if they do not fit in memory, for example because another process uses the device.
     """
-    config = run.config()
     loader = _train_loader(config, splits, ranks.device)
     network = build_model(config, splits.info).to(ranks.device)
     set_up_training(network, config)

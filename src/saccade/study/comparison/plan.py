@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
-from saccade.config import Config, TuneConfig
+from saccade.config import Config, TuneConfig, with_values
 from saccade.data.folder_recipe import resolve_recipe
 from saccade.errors import ConfigError
 from saccade.layers import ATTENTIONS
 from saccade.study.comparison.fairness import check_overrides, check_settings
+from saccade.study.comparison.search_space import check_tuning, search_config
 
-__all__ = ["DEFAULT_SEEDS", "Job", "Plan", "make_plan"]
+__all__ = ["DEFAULT_SEEDS", "TUNED", "Job", "Plan", "make_plan"]
 
 DEFAULT_SEEDS = 3
+
+TUNED = "tuned"
+"""Folder, below that of the runs, of the runs with tuned settings."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a comparison."""
+    """One run of a comparison.
+
+    Attributes:
+        is_tuned: True if the run has the tuned setting of its attention, False if it has the
+            setting that all attentions share.
+    """
 
     attention: str
     seed: int
     fold: int | None = None
+    is_tuned: bool = False
+
+    @property
+    def setup(self) -> str:
+        """Name of the set-up, which the runs of other seeds and folds have in common."""
+        return f"{TUNED}/{self.attention}" if self.is_tuned else self.attention
 
     @property
     def name(self) -> str:
         """Path of the run folder below `runs/`."""
-        name = f"{self.attention}/seed-{self.seed}"
+        name = f"{self.setup}/seed-{self.seed}"
         return name if self.fold is None else f"{name}/fold-{self.fold}"
 
     @property
@@ -50,6 +66,11 @@ class Plan:
         folds: Number of cross-validation folds; None trains on the whole training set and tests on
             the test set.
         created: Creation time in ISO format.
+        trials: Number of trials that tune each attention; None tunes none.
+        searches: Configuration of the search of each attention; empty in a plan that was read from
+            a folder, whose searches are there.
+        settings: Tuned values of each attention, by key. They are empty if the shared setting was
+            the best, and None if all trials failed. None before all searches have ended.
     """
 
     recipe: str
@@ -59,19 +80,41 @@ class Plan:
     seeds: tuple[int, ...]
     folds: int | None = None
     created: str = field(default="", compare=False)
+    trials: int | None = None
+    searches: Mapping[str, Config] = field(default_factory=dict, compare=False)
+    settings: Mapping[str, Mapping[str, Any] | None] | None = field(default=None, compare=False)
 
     def jobs(self) -> list[Job]:
-        """All runs, ordered by seed, then fold, then attention."""
+        """All runs, ordered by seed, then fold, then setting, then attention.
+
+        The runs with tuned settings are known when all searches have ended.
+        """
         folds: Iterable[int | None] = [None] if self.folds is None else range(self.folds)
+        own = [name for name in self.attentions if (self.settings or {}).get(name)]
+        setups = [*((name, False) for name in self.attentions), *((name, True) for name in own)]
         return [
-            Job(attention, seed, fold)
+            Job(attention, seed, fold, is_tuned)
             for seed in self.seeds
             for fold in folds
-            for attention in self.attentions
+            for attention, is_tuned in setups
         ]
+
+    def tuned_jobs(self) -> list[Job]:
+        """The runs of the table of tuned settings; empty before all searches have ended.
+
+        If the shared setting was the best for an attention, its runs with this setting are used.
+        """
+        settings = self.settings or {}
+        known = [job for job in self.jobs() if settings.get(job.attention) is not None]
+        return [job for job in known if job.is_tuned == bool(settings[job.attention])]
 
     def config(self, job: Job) -> Config:
         """Configuration of a run. Each attention gets only the options that it has."""
+        config = self._shared_config(job)
+        values = (self.settings or {}).get(job.attention) if job.is_tuned else None
+        return with_values(config, values) if values else config
+
+    def _shared_config(self, job: Job) -> Config:
         base = self.base
         known = ATTENTIONS[job.attention].options
         options = {k: v for k, v in base.model.attention_options.items() if k in known}
@@ -93,6 +136,7 @@ def make_plan(
     baseline: str | None = None,
     seeds: int = DEFAULT_SEEDS,
     folds: int | None = None,
+    trials: int | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Plan:
     """Create the plan of a comparison, and check that it is fair.
@@ -104,6 +148,7 @@ def make_plan(
         baseline: One of `attentions`; by default softmax, or the first if softmax is not included.
         seeds: Number of seeds; the seeds are 0, 1, ...
         folds: Number of folds for cross-validation on the training set, without the test set.
+        trials: Number of trials on validation images with which each attention is tuned.
         tell: Called with lines that describe the settings chosen for a folder of images.
 
     Raises:
@@ -121,12 +166,24 @@ def make_plan(
     if folds is not None and folds < 2:
         raise ConfigError(f"folds must be at least 2, got {folds}")
     check_overrides(overrides)
-    base = resolve_recipe(recipe, overrides, tell)
-    check_settings(base, names)
-    model = base.model.model_copy(update={"attention": baseline})
-    base = base.model_copy(update={"model": model, "search": {}, "tune": TuneConfig()})
+    asked = resolve_recipe(recipe, overrides, tell)
+    check_settings(asked, names)
+    if trials is not None:
+        check_tuning(asked, trials, folds)
+    model = asked.model.model_copy(update={"attention": baseline})
+    base = asked.model_copy(update={"model": model, "search": {}, "tune": TuneConfig()})
+    if base.model.pretrained is not None:
+        from saccade.train.initialize import with_pretrained_model
+
+        base = with_pretrained_model(base)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Plan(recipe, base, names, baseline, tuple(range(seeds)), folds, now)
+    plan = Plan(recipe, base, names, baseline, tuple(range(seeds)), folds, now, trials)
+    if trials is None:
+        return plan
+    searches = {
+        name: search_config(plan.config(Job(name, plan.seeds[0])), name, asked) for name in names
+    }
+    return replace(plan, searches=searches)
 
 
 def _check_names(attentions: Sequence[str]) -> tuple[str, ...]:

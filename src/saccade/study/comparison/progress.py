@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.live import Live
 
 from saccade.errors import SaccadeError
-from saccade.study import slurm
+from saccade.study import slurm_queue
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.plan import Job
-from saccade.study.comparison.status import describe_runs, status_table
+from saccade.study.comparison.status import describe_runs
+from saccade.study.comparison.status_view import StatusView
 from saccade.study.workers import tell_skipped
 from saccade.train.progress import print_line
 
@@ -66,8 +67,11 @@ class Watcher:
                 tell_skipped(self.folder.run(job))
 
     def _watch(self) -> None:
-        while not self._stop.wait(slurm.POLL_S if slurm.find_jobs(self.folder.path) else POLL_S):
+        while not self._stop.wait(self._pause_s()):
             self._poll()
+
+    def _pause_s(self) -> float:
+        return slurm_queue.POLL_S if slurm_queue.find_jobs(self.folder.path) else POLL_S
 
     def _poll(self) -> None:
         new = [
@@ -86,7 +90,8 @@ class Watcher:
                 self.on_change()
         if self._live is not None:
             with suppress(OSError):  # the terminal was closed
-                self._live.update(status_table(describe_runs(self.folder)), refresh=True)
+                view = StatusView(describe_runs(self.folder), fits_screen=True)
+                self._live.update(view, refresh=True)
 
     def _has_ended(self, job: Job) -> bool:
         return self.folder.state(job, since=self.since) != "waiting"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from saccade.errors import ConfigError
+from saccade.layers.attentions import ATTENTIONS, describe_kind
 from saccade.results import (
     Accuracy,
     Answers,
@@ -24,6 +25,8 @@ from saccade.stats import CONFIDENCE
 from saccade.study.comparison.fairness import UnfairError, check_run, check_together
 from saccade.study.comparison.folder import VERSION, ComparisonFolder
 from saccade.study.comparison.plan import Job, Plan
+from saccade.study.comparison.search import is_searching
+from saccade.study.comparison.tuned import describe_tuning, failed_searches, rests_on
 
 __all__ = ["collect"]
 
@@ -66,47 +69,89 @@ def collect(folder: ComparisonFolder) -> dict[str, Any]:
         UnfairError: A run does not match the plan.
     """
     plan = folder.plan
-    variants = {name: _Variant({}) for name in plan.attentions}
+    done: dict[Job, dict[str, Any]] = {}
     for job in folder.finished():
         check_run(folder.run(job), plan, job)
-        variants[job.attention].summaries[job] = folder.run(job).summary()
-    done = {job: s for variant in variants.values() for job, s in variant.summaries.items()}
+        done[job] = folder.run(job).summary()
     check_together(done)
     _check_start(folder, done)
-    groups = {
-        name: [_tested(folder.run(job), plan, job, s) for job, s in variant.summaries.items()]
-        for name, variant in variants.items()
-    }
-    found = results_of(groups, plan.baseline)
-    _check_images(found)
-    claims = {claim.first: claim for claim in found.against_baseline}
-    measures, speed = folder.measures(), _whose_speed(folder, done)
+    speed = _whose_speed(folder, done)
+    shared = _table(folder, [job for job in plan.jobs() if not job.is_tuned], done, speed)
+    tuned = _table(folder, plan.tuned_jobs(), done, speed) if plan.settings is not None else None
+    tuning = describe_tuning(folder, sum(float(s.get("seconds") or 0) for s in done.values()))
     return {
         "version": VERSION,
-        "complete": len(done) == len(plan.jobs()),
+        "complete": len(done) == len(plan.jobs()) and not is_searching(folder),
         "measure": "test_accuracy" if plan.folds is None else "fold_accuracy",
         "baseline": plan.baseline,
         "confidence": CONFIDENCE,
         "speed": speed,
-        "images": found.num_images,
-        "images_skipped": found.num_skipped,
-        "rows": [
-            {
-                "attention": name,
-                "runs": len(variants[name].summaries),
-                **_accuracy(found.accuracies[name]),
-                **_costs(variants[name], measures.get(name, {}), speed),
-                **_difference(claims.get(name)),
-            }
-            for name in plan.attentions
-        ],
-        "pairs": [
-            {"first": claim.first, "second": claim.second, **_difference(claim)}
-            for claim in found.others
-        ],
+        "images": shared.found.num_images,
+        "images_skipped": shared.found.num_skipped,
+        "rows": shared.rows,
+        "pairs": shared.pairs,
+        "rests_on": rests_on(plan, shared.found, tuned.found if tuned else None),
+        "tuning": tuning,
+        "tuned": {"rows": tuned.rows, "pairs": tuned.pairs} if tuned else None,
         "left_out": _left_out(folder),
-        "notes": _notes(folder, done, speed, found),
+        "notes": _notes(folder, done, speed, shared.found),
     }
+
+
+def _has_local_conv(plan: Plan) -> bool:
+    return bool(plan.base.model.overrides.get("local_conv"))
+
+
+@dataclass(frozen=True)
+class _Table:
+    """One table of the comparison: its statistics, and its rows and pairs as JSON values."""
+
+    found: Results
+    rows: list[dict[str, Any]]
+    pairs: list[dict[str, Any]]
+
+
+def _table(
+    folder: ComparisonFolder,
+    jobs: Sequence[Job],
+    done: Mapping[Job, dict[str, Any]],
+    speed: Speed,
+) -> _Table:
+    """The table of some of the runs, with one row for each attention."""
+    plan, measures = folder.plan, folder.measures()
+    names = [name for name in plan.attentions if any(job.attention == name for job in jobs)]
+    variants = {
+        name: _Variant({j: done[j] for j in jobs if j.attention == name and j in done})
+        for name in names
+    }
+    found = results_of(
+        {
+            name: [_tested(folder.run(job), plan, job, s) for job, s in variant.summaries.items()]
+            for name, variant in variants.items()
+        },
+        plan.baseline if plan.baseline in names else None,
+    )
+    _check_images(found)
+    claims = {claim.first: claim for claim in found.against_baseline}
+    setups = {job.attention: job.setup for job in jobs}
+    rows = [
+        {
+            "attention": name,
+            "setup": setups[name],
+            "kind": describe_kind(name, local_conv=_has_local_conv(plan)),
+            "length": ATTENTIONS[name].length,
+            "runs": len(variants[name].summaries),
+            **_accuracy(found.accuracies[name]),
+            **_costs(variants[name], measures.get(setups[name], {}), speed),
+            **_difference(claims.get(name)),
+        }
+        for name in names
+    ]
+    pairs = [
+        {"first": claim.first, "second": claim.second, **_difference(claim)}
+        for claim in found.others
+    ]
+    return _Table(found, rows, pairs)
 
 
 def _check_start(folder: ComparisonFolder, done: Mapping[Job, Any]) -> None:
@@ -196,8 +241,8 @@ def _speed(variant: _Variant, alone: float | None) -> dict[str, float | None]:
 
 
 def _left_out(folder: ComparisonFolder) -> list[dict[str, str]]:
-    """Runs that are missing from the table, with the reason."""
-    left = []
+    """Runs and searches that are missing from the tables, with the reason."""
+    left = failed_searches(folder)
     for job in folder.plan.jobs():
         state = folder.state(job)
         if state == "finished":
@@ -213,7 +258,7 @@ def _left_out(folder: ComparisonFolder) -> list[dict[str, str]]:
 
 def _whose_speed(folder: ComparisonFolder, done: Mapping[Job, Any]) -> Speed:
     measures = folder.measures()
-    if done and all(measures.get(job.attention, {}).get("img_per_s") for job in done):
+    if done and all(measures.get(job.setup, {}).get("img_per_s") for job in done):
         return "alone"
     return "shared" if folder.trained_together() or len(_devices(folder, done)) > 1 else "own"
 
@@ -226,7 +271,7 @@ def _notes(
     folder: ComparisonFolder, done: Mapping[Job, Any], speed: Speed, found: Results
 ) -> list[str]:
     """Notes that a reader needs to interpret the table."""
-    notes = [shared_rate_note(folder.plan.base.optim.lr)]
+    notes = [shared_rate_note(folder.plan.base.optim.lr, is_tuned=folder.plan.trials is not None)]
     if found.num_skipped:
         notes.append(skipped_note(found.num_images, found.num_skipped))
     devices = _devices(folder, done)
@@ -251,7 +296,8 @@ def _notes(
     measured = folder.measures()
     new = [name for name, found in measured.items() if not found.get("trained", True)]
     if new:
-        names = "all attentions" if len(new) == len(folder.plan.attentions) else ", ".join(new)
+        setups = {job.setup for job in folder.plan.jobs()}
+        names = "all attentions" if len(new) == len(setups) else ", ".join(new)
         notes.append(
             f"measured with new weights, because no run still has its trained weights: {names}"
         )

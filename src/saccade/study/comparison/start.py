@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 
+from saccade.config import Config
 from saccade.data import DatasetInfo, Splits, load_splits
 from saccade.errors import ConfigError, Preempted
 from saccade.io import sealed
+from saccade.study.base_config import UNCHECKED
 from saccade.study.comparison.fairness import check_models, check_run
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.initial import write_initial_weights
@@ -21,11 +23,21 @@ from saccade.study.comparison.measures import MEASURES, is_measured, measure
 from saccade.study.comparison.plan import Plan
 from saccade.study.comparison.progress import Watcher
 from saccade.study.comparison.results import collect
+from saccade.study.comparison.search import (
+    check_untested,
+    choose_settings,
+    is_searching,
+    search,
+    unfinished,
+    unit_of,
+)
 from saccade.study.comparison.work import work
 from saccade.study.launchers import Launcher, Task, local, only_launcher
+from saccade.study.tuning.space import check_space
 from saccade.study.workers import raise_worker_error
 from saccade.train.cost import warn_of_default_size
 from saccade.train.distributed import connect
+from saccade.train.progress import print_line
 from saccade.train.run_data import batch_note, check_same_data, check_same_folder
 from saccade.train.torch_flags import check_machine, uses_cuda
 
@@ -71,9 +83,48 @@ def compare(
     if not quiet and (note := batch_note(plan.base, splits)):
         print(f"saccade: {note}", file=sys.stderr, flush=True)  # noqa: T201
     folder = ComparisonFolder.start(out, plan, resume=resume)
+    if not quiet and not folder.is_base_held():
+        print_line(f"saccade: {str(out)!r}: {UNCHECKED}")
     with only_launcher(folder.path):
-        _prepare(folder, plan, splits.info)
+        if is_searching(folder):
+            _search(folder, jobs, launcher, quiet=quiet)
+            folder = ComparisonFolder.open(out)  # with the settings that were found
+        elif folder.plan.trials is not None:
+            check_untested(folder)
+        _prepare(folder, folder.plan, splits.info)
         return _run(folder, jobs, launcher, quiet=quiet)
+
+
+def _search(folder: ComparisonFolder, jobs: int | None, launcher: Launcher, *, quiet: bool) -> None:
+    """Tune every attention, and choose its settings."""
+    since, names = time.time(), unfinished(folder)
+    say = (lambda line: None) if quiet else print_line
+    task = Task(
+        WORKER,
+        folder.path,
+        since,
+        units=[unit_of(name) for name in names],
+        jobs=_jobs_of_searches(folder, len(names)) if jobs is None and launcher is local else jobs,
+        here=lambda: search(folder, since=since, say=say),
+    )
+    try:
+        codes = launcher(task) if names else []
+    except Preempted as error:
+        ended = len(folder.plan.attentions) - len(unfinished(folder))
+        done = f"stopped with {ended} of {len(folder.plan.attentions)} searches done"
+        hint = "go on with --resume" if launcher is local else error
+        raise type(error)(f"{done}; {hint}") from None
+    if missing := unfinished(folder):
+        ended_with = f"the workers ended with exit codes {', '.join(map(str, codes))}"
+        raise_worker_error(
+            codes, f"{ended_with}; {len(missing)} searches are missing; go on with --resume"
+        )
+    choose_settings(folder)
+
+
+def _jobs_of_searches(folder: ComparisonFolder, searches: int) -> int:
+    """Default number of workers of the searches, as for as many runs."""
+    return _workers_of_this_machine(folder.search(folder.plan.baseline).base(), max(1, searches))
 
 
 def _prepare(folder: ComparisonFolder, plan: Plan, info: DatasetInfo) -> None:
@@ -123,6 +174,8 @@ def _check_here(plan: Plan, jobs: int | None, *, is_local: bool) -> Splits:
         connect(first.train.device)
     splits = load_splits(first.data)
     check_models(plan, splits.info)
+    for config in plan.searches.values():
+        check_space(config, splits)
     warn_of_default_size(first, splits)
     return splits
 
@@ -136,9 +189,13 @@ def _suitable_jobs(folder: ComparisonFolder, since: float) -> int:
     if not folder.waiting(since):
         return 1
     runs = folder.plan.jobs()
-    if uses_cuda(folder.plan.config(runs[0])):
-        return min(len(runs), torch.cuda.device_count())
-    return min(len(runs), len(os.sched_getaffinity(0)), MAX_ON_CPU)
+    return _workers_of_this_machine(folder.plan.config(runs[0]), len(runs))
+
+
+def _workers_of_this_machine(config: Config, units: int) -> int:
+    if uses_cuda(config):
+        return min(units, torch.cuda.device_count())
+    return min(units, len(os.sched_getaffinity(0)), MAX_ON_CPU)
 
 
 def _training(folder: ComparisonFolder, since: float, jobs: int | None, *, is_local: bool) -> Task:

@@ -74,7 +74,7 @@ def _try(folder: ComparisonFolder, job: Job, since: float) -> bool:
     """Train a run if no other worker has it. Return False if another worker has it."""
     with ExitStack() as held:
         try:
-            held.enter_context(locked(folder.lock(job)))
+            held.enter_context(locked(folder.lock(job.short_name)))
         except BlockingIOError:
             return False
         if folder.state(job, since=since) != "waiting":

@@ -1,6 +1,6 @@
 """`python -m saccade.study.comparison.worker DIR TIME [UNIT]`: a worker of a comparison.
 
-A unit is the name of a run, or `measures`.
+A unit is the name of a run, that of a search such as `tuning/softmax`, or `measures`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ def main(path: Path, since: float, unit: str | None = None) -> int:
     from saccade.data.bad_images import leave_to_parent
     from saccade.study.comparison.folder import ComparisonFolder
     from saccade.study.comparison.measures import MEASURES, measure
+    from saccade.study.comparison.search import is_searching, search
     from saccade.study.comparison.work import work
 
     leave_to_parent()
@@ -29,6 +30,8 @@ def main(path: Path, since: float, unit: str | None = None) -> int:
         folder = ComparisonFolder.open(path)
         if unit == MEASURES:
             measure(folder)
+        elif is_searching(folder):
+            search(folder, since=since, unit=unit)
         else:
             work(folder, since=since, unit=unit)
     except Preempted as error:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 from uuid import uuid4
 
-from saccade.config import Config, dump_config, load_config
+from saccade.config import Config, dump_config
 from saccade.errors import (
     ConfigError,
     UnknownNameError,
@@ -39,8 +39,9 @@ from saccade.io import (
 )
 from saccade.runs import RunFolder
 from saccade.study.attempts import Attempts
+from saccade.study.base_config import read_base, sha256_text
 from saccade.study.tuning import storage
-from saccade.study.tuning.space import grid
+from saccade.study.tuning.space import base_point, grid
 from saccade.study.tuning.storage import JOURNAL
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class Settings:
             `postgresql://user@host/database`.
         study: Name of Optuna's study in the storage.
         created: Creation time in ISO format.
+        base_sha256: SHA-256 of `base.yaml`; empty in searches of earlier versions.
+        starts_at_base: True if the first trial has the values of the base configuration.
     """
 
     recipe: str
@@ -77,6 +80,8 @@ class Settings:
     storage: str = JOURNAL
     study: str = STUDY
     created: str = ""
+    base_sha256: str = ""
+    starts_at_base: bool = False
 
     def __post_init__(self) -> None:
         if self.trials < 1:
@@ -121,9 +126,9 @@ class TuningFolder:
             aside.path.mkdir()
             if settings.storage != JOURNAL:  # which other searches may share
                 settings = replace(settings, study=f"{STUDY}-{uuid4().hex}")
-            settings = replace(settings, created=datetime.now(UTC).isoformat(timespec="seconds"))
-            aside._write_settings(settings)
-            write_file(aside.path / "base.yaml", dump_config(config))
+            now, base = datetime.now(UTC).isoformat(timespec="seconds"), dump_config(config)
+            aside._write_settings(replace(settings, created=now, base_sha256=sha256_text(base)))
+            write_file(aside.path / "base.yaml", base)
             direction = METRICS[settings.metric]
             storage.create_study(settings.storage, aside.journal, settings.study, direction)
             aside.enqueue()
@@ -199,9 +204,10 @@ class TuningFolder:
     def enqueue(self) -> None:
         """Add the trials that the study lacks, to be taken by workers."""
         study, base = self.load(), self.base()
-        points = grid(base) if base.tune.sampler == "grid" else None
+        first = base_point(base) if self.settings().starts_at_base else {}
+        points = grid(base) if base.tune.sampler == "grid" else [first]
         for number in range(len(study.get_trials(deepcopy=False)), self.trials_wanted()):
-            study.enqueue_trial(points[number] if points is not None else {})
+            study.enqueue_trial(points[number] if number < len(points) else {})
 
     @cached_property
     def attempts(self) -> Attempts:
@@ -215,7 +221,8 @@ class TuningFolder:
 
     def base(self) -> Config:
         """Base configuration of every trial."""
-        return load_config(self.path / "base.yaml")
+        sha256 = self.settings().base_sha256
+        return read_base(self.path / "base.yaml", [sha256] if sha256 else [])
 
     def trials_wanted(self) -> int:
         """Total number of trials to run; at most the size of the grid."""

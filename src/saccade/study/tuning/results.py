@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saccade.config import Config, dump_config, with_values
+from saccade.errors import ConfigError
 from saccade.io import locked, sealed, write_file
 from saccade.runs import RunFolder
 from saccade.study.tuning.folder import METRICS, TuningFolder
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-__all__ = ["collect", "write_results"]
+__all__ = ["chosen_epoch", "collect", "write_results"]
 
 VERSION = 1
 STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
@@ -41,7 +42,7 @@ def collect(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
     """Contents of `results.json`."""
     settings = folder.settings()
     trials = [t for t in study.get_trials(deepcopy=False) if t.state.name != "WAITING"]
-    rows = [_row(folder, trial) for trial in trials]
+    rows = [_row(folder, trial, settings.metric) for trial in trials]
     ended = sum(row["state"] in STATES.values() for row in rows)
     done = [row for row in rows if row["state"] == "complete"]
     sign = 1 if METRICS[settings.metric] == "maximize" else -1
@@ -64,13 +65,15 @@ def collect(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
     }
 
 
-def _row(folder: TuningFolder, trial: FrozenTrial) -> dict[str, Any]:
+def _row(folder: TuningFolder, trial: FrozenTrial, metric: str) -> dict[str, Any]:
     run = folder.run(trial.number)
     outcome = str(trial.user_attrs.get("outcome", ""))
     state = STATES.get(trial.state.name, "running")
     epochs, damage = run.metrics("epoch"), "; ".join(run.damage().values())
     summary = {} if damage else run.summary()
     seconds = summary.get("seconds", sum(row["seconds"] for row in epochs))
+    if state == "complete" and summary:
+        _check_value(trial, {row["epoch"]: row[metric] for row in epochs}, metric, summary)
     return {
         "number": trial.number,
         "state": state,
@@ -82,6 +85,23 @@ def _row(folder: TuningFolder, trial: FrozenTrial) -> dict[str, Any]:
         "curve": [v if isfinite(v) else None for _, v in sorted(trial.intermediate_values.items())],
         "run": str(run.path.relative_to(folder.path)),
     }
+
+
+def chosen_epoch(summary: Mapping[str, Any]) -> int:
+    """Epoch of the weights that would be tested."""
+    return int(summary["best_epoch"] if summary["selected"] == "best" else summary["epochs"])
+
+
+def _check_value(
+    trial: FrozenTrial, values: Mapping[int, Any], metric: str, summary: Mapping[str, Any]
+) -> None:
+    """Raise if the storage of the search has another value of a trial than the trial's run."""
+    own = values.get(chosen_epoch(summary), trial.value)
+    if own != trial.value:
+        raise ConfigError(
+            f"the storage of the search says {metric} {trial.value} of trial {trial.number}, its "
+            f"run says {own}; restore the storage"
+        )
 
 
 def _importance(

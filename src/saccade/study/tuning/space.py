@@ -17,7 +17,7 @@ from saccade.train.cost import warn_of_default_size
 if TYPE_CHECKING:
     from optuna.trial import BaseTrial
 
-__all__ = ["check_space", "draw", "grid", "trial_config"]
+__all__ = ["base_point", "check_space", "draw", "grid", "trial_config", "values_of"]
 
 MEASURE = {
     f"data.{key}"
@@ -28,8 +28,12 @@ MEASURE = {
 NO_VALIDATION = "a search needs validation images: data.val_fraction must be above 0"
 
 
-def check_space(config: Config) -> Splits:
+def check_space(config: Config, splits: Splits | None = None) -> Splits:
     """Check that valid and comparable trials can be drawn from the search space.
+
+    Args:
+        config: Configuration with a search section.
+        splits: Its data; loaded by default.
 
     Returns:
         The data of the search.
@@ -50,7 +54,7 @@ def check_space(config: Config) -> Splits:
             raise ConfigError(
                 f"search.{key} cannot be searched: trials with different values cannot be compared"
             )
-    splits = load_splits(config.data)
+    splits = load_splits(config.data) if splits is None else splits
     if not len(splits.val):
         raise ConfigError(NO_VALIDATION)
     warn_of_default_size(config, splits)
@@ -97,6 +101,28 @@ def _draw_one(trial: BaseTrial, key: str, candidates: Range | list[Any]) -> Any:
     if candidates.is_whole:
         return trial.suggest_int(key, int(low), int(high), step=int(step or 1), log=log)
     return trial.suggest_float(key, low, high, step=step, log=log)
+
+
+def base_point(config: Config) -> dict[str, Any]:
+    """The values of the configuration itself, as Optuna stores them."""
+    return {key: _label(_value(config, key)) for key in config.search}
+
+
+def values_of(config: Config, point: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a trial that differ from those of the configuration."""
+    found = {}
+    for key, value in point.items():
+        candidates = config.search[key]
+        found[key] = _labels(key, candidates)[value] if isinstance(candidates, list) else value
+    return {key: value for key, value in found.items() if value != _value(config, key)}
+
+
+def _value(config: Config, key: str) -> Any:
+    """The value of a dotted key; None for an option that is not set."""
+    found: Any = config.model_dump(mode="json")
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
 
 
 def grid(config: Config) -> list[dict[str, Any]]:

@@ -11,8 +11,9 @@ import yaml
 
 from saccade.config import Config, Range, differences
 from saccade.errors import ConfigError, TrainingError
+from saccade.study.base_config import UNCHECKED
 from saccade.study.launchers import Launcher, Task, local, only_launcher
-from saccade.study.slurm import living_jobs
+from saccade.study.slurm_queue import living_jobs
 from saccade.study.tuning.folder import Settings, TuningFolder
 from saccade.study.tuning.plots import draw_plots
 from saccade.study.tuning.results import write_results
@@ -97,6 +98,8 @@ def tune(
         ConfigError: Another process works on the search.
     """
     since = time.time()
+    if not folder.settings().base_sha256:
+        say(f"saccade: {str(folder.path)!r}: {UNCHECKED}")
     with only_launcher(folder.path):
         folder.enqueue()
         share_unfinished(folder, jobs, busy={int(index) for index in living_jobs(folder.path)})

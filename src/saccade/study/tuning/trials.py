@@ -37,7 +37,7 @@ from saccade.io import locked
 from saccade.runs import RunFolder
 from saccade.study.attempts import MAX_ATTEMPTS, Attempt, one_line, reason_of
 from saccade.study.tuning.folder import TuningFolder
-from saccade.study.tuning.results import write_results
+from saccade.study.tuning.results import chosen_epoch, write_results
 from saccade.study.tuning.space import draw, trial_config
 from saccade.study.workers import leave_if_asked
 from saccade.train import train
@@ -259,13 +259,8 @@ def _run(folder: TuningFolder, taken: Taken, say: Say) -> Outcome:
             raise
         return "FAIL", None, f"failed: {' '.join(str(error).split())}"
     if value is None or not isfinite(value):
-        return "FAIL", None, f"failed: {metric} is {value} after epoch {_chosen_epoch(summary)}"
+        return "FAIL", None, f"failed: {metric} is {value} after epoch {chosen_epoch(summary)}"
     return "COMPLETE", value, f"{metric} {value:.4f} in {summary['seconds']:.1f} s"
-
-
-def _chosen_epoch(summary: Mapping[str, Any]) -> int:
-    """Epoch of the weights that would be tested."""
-    return int(summary["best_epoch"] if summary["selected"] == "best" else summary["epochs"])
 
 
 def find_value(
@@ -276,7 +271,7 @@ def find_value(
     If the trial was killed, rows of its metrics may be missing. The value is then looked up in the
     study, which received each epoch's value, or in the summary, which has the accuracy.
     """
-    epoch = _chosen_epoch(summary)
+    epoch = chosen_epoch(summary)
     rows = {row["epoch"]: row[metric] for row in run.metrics("epoch")}
     if epoch in rows:
         return float(rows[epoch])
