@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.saved_configs import change_config
 from tiny_models import example, tiny_model
 from torch import nn
 
 from saccade import SequenceTransformer, TaylorShiftViT, VisionTransformer
 from saccade.errors import ConfigError
 from saccade.models import clean_state_dict, load_model
+from saccade.models.hub import has_hash
 
 
 def test_config_says_what_the_model_is(tmp_path: Path) -> None:
@@ -121,11 +123,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def rewrite(folder: Path, **changes: object) -> None:
-    record = json.loads((folder / "config.json").read_text()) | changes
-    (folder / "config.json").write_text(json.dumps(record))
-
-
 def test_missing_config(folder: Path) -> None:
     (folder / "config.json").unlink()
     with pytest.raises(ConfigError, match=r"config\.json does not exist"):
@@ -155,7 +152,7 @@ def test_config_of_something_else(folder: Path) -> None:
     ],
 )
 def test_config_with_a_wrong_value(folder: Path, changes: dict[str, object], message: str) -> None:
-    rewrite(folder, **changes)
+    change_config(folder, **changes)
     with pytest.raises(ConfigError, match=message):
         load_model(folder)
 
@@ -196,3 +193,29 @@ def test_hub_id_that_is_not_in_the_cache(tmp_path: Path) -> None:
         VisionTransformer.from_pretrained(
             "someone/something", local_files_only=True, cache_dir=tmp_path
         )
+
+
+def test_a_changed_config_is_refused(folder: Path) -> None:
+    path = folder / "config.json"
+    text = path.read_text()
+    path.write_text(text.replace('"mean": [\n    0', '"mean": [\n    9'))
+    assert path.read_text() != text
+    with pytest.raises(ConfigError, match=r"config\.json was changed after it was written"):
+        load_model(folder)
+
+
+def test_weights_of_another_model_are_refused(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    tiny_model("light_vit").save_pretrained(other)
+    (other / "model.safetensors").rename(folder / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"model\.safetensors is not what was saved with"):
+        load_model(folder)
+
+
+def test_a_model_of_an_earlier_version_is_not_checked(folder: Path) -> None:
+    assert has_hash(folder)
+    record = json.loads((folder / "config.json").read_text())
+    del record["sha256"], record["weights_sha256"]
+    (folder / "config.json").write_text(json.dumps(record))
+    assert not has_hash(folder)
+    load_model(folder)

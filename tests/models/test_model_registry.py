@@ -21,7 +21,7 @@ def test_the_table_has_the_models_of_the_seeds() -> None:
         *(f"taylorshift_{task}" for task in ("listops", "imdb", "cifar_pixel", "pathfinder")),
         *(f"performer_{kind}_cifar" for kind in ("relu", "exp", "gelu", "elu", "ftheta")),
         *("performer_cifar", "vit_cifar", "hybrid_cifar", "residual_cifar"),
-        *("light_vit", "vit_micro_patch4_32"),
+        *("light_vit", "vit_micro_patch4_32", "lra_small"),
         *(f"vit_{size}_patch16_224" for size in ("tiny", "small", "base")),
     }
     assert list_models("taylorir*") == ["taylorir_base", "taylorir_large", "taylorir_small"]

@@ -1,6 +1,5 @@
 """Absurd sizes are refused by formula, before anything is allocated."""
 
-import json
 import subprocess
 import sys
 import time
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.saved_configs import change_config
 from tests.waiting import PATIENCE_S
 from tiny_models import tiny_model
 
@@ -94,8 +94,7 @@ def test_a_hostile_folder_is_refused(
     tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     tiny_model("light_vit").save_pretrained(tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    change_config(tmp_path, **changes)
     with pytest.raises(ConfigError, match=rf"config\.json: .*{message}"):
         load_model(tmp_path)
 
@@ -103,10 +102,7 @@ def test_a_hostile_folder_is_refused(
 def test_weights_are_compared_before_the_model_is_built(tmp_path: Path) -> None:
     """2.4 billion parameters are below the limit, and the file has 2,000."""
     tiny_model("light_vit").save_pretrained(tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(
-        json.dumps(json.loads(path.read_text()) | {"embed_dim": 16_000, "num_heads": 1})
-    )
+    change_config(tmp_path, embed_dim=16_000, num_heads=1)
     start = time.process_time()
     with pytest.raises(ConfigError, match=r"safetensors does not fit config\.json: \d+ tensors"):
         load_model(tmp_path)

@@ -60,7 +60,11 @@ def test_the_table_of_the_published_page_is_the_registrys() -> None:
             assert config.no_embed_class == (position == "no")
             assert config.final_norm
             assert norm in ("yes", "added here")
-    assert set(MODELS) - checked == {"residual_cifar", *MODELS.names("vit_*_patch16_224")}
+    assert set(MODELS) - checked == {
+        "residual_cifar",
+        "lra_small",
+        *MODELS.names("vit_*_patch16_224"),
+    }
 
 
 def test_memory_table_is_the_benchmarks() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from published import wave
 from tests.archives import RESULTS, unpacked
+from tests.saved_configs import change_config
 from torch import Tensor, nn
 
 from saccade.config import CONFIG_VERSION, differences, load_config, make_config, with_values
@@ -166,7 +167,7 @@ def test_a_config_of_another_version_is_refused(tmp_path: Path, version: object)
     create_model("light_vit").save_pretrained(tmp_path)
     record = json.loads((tmp_path / "config.json").read_text())
     assert record["config_version"] == CONFIG_VERSION
-    (tmp_path / "config.json").write_text(json.dumps(record | {"config_version": version}))
+    change_config(tmp_path, config_version=version)
     with pytest.raises(ConfigError, match="config_version must be an integer from 1 to"):
         load_model(tmp_path)
 

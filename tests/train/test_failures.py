@@ -1,6 +1,7 @@
 """Failures of a run: each ends with one clear message, and saved checkpoints are kept."""
 
 import ctypes
+import errno
 import re
 import resource
 import sys
@@ -14,7 +15,7 @@ import torch
 
 from saccade.config import Config, with_overrides
 from saccade.data import Batch
-from saccade.errors import ConfigError, DataError, SaccadeError, TrainingError
+from saccade.errors import ConfigError, DataError, SaccadeError, TrainingError, is_out_of_memory
 from saccade.runs import RunFolder
 from saccade.train import build_model, train
 from saccade.train.distributed import connect
@@ -209,6 +210,23 @@ LARGE = (
     "data.num_train=null",
     "train.ema_decay=null",
 )
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), True),
+        (ImportError("libx.so: failed to map segment from shared object"), True),
+        (ImportError("libx.so: cannot open shared object file: No such file"), False),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), True),
+        (OSError(errno.EIO, "Input/output error"), False),
+        (ValueError("can't allocate memory"), False),
+    ],
+    ids=repr,
+)
+def test_errors_of_too_little_memory_are_known(error: Exception, expected: bool) -> None:
+    assert is_out_of_memory(error) == expected
 
 
 @pytest.mark.parametrize("act", [train, dry_run])

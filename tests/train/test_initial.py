@@ -1,5 +1,8 @@
 """Initial weights: matching tensors are copied, others are unchanged, both are recorded."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,6 +90,43 @@ def test_a_damaged_file_is_named(given: Path, tmp_path: Path, share: float) -> N
     with pytest.raises(ConfigError, match=r"given\.safetensors': not a whole safetensors file"):
         train(tiny(), tmp_path / "run", quiet=True, initial=given)
     assert not (tmp_path / "run").exists()
+
+
+WITHOUT_MEMORY = """
+import os, resource, signal, sys
+from saccade.train.initial import InitialWeights
+
+pages = int(open("/proc/self/statm").read().split()[0])
+for mib in range(0, 64, 2):
+    child = os.fork()
+    if not child:
+        signal.alarm(10)  # ends a child that hangs
+        resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + mib * 2**20,) * 2)
+        code = 2
+        try:
+            code = len(InitialWeights.read(sys.argv[1]).tensors) != 4
+        except MemoryError:
+            code = 3
+        finally:
+            os._exit(code)
+    print(mib, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_reading_ends_where_memory_is_short(tmp_path: Path) -> None:
+    """A panic of a compiled library would block: it prints a backtrace, which takes memory too."""
+    path = tmp_path / "large.safetensors"
+    save_file({f"{number}": torch.ones(2**20) for number in range(4)}, path)
+    found = subprocess.run(
+        [sys.executable, "-c", WITHOUT_MEMORY, path],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RUST_BACKTRACE": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    ends = [int(line.split()[1]) for line in found.stdout.splitlines()]
+    assert set(ends) == {0, 3}, found.stdout  # read, or out of memory
+    assert ends == sorted(ends, reverse=True)
 
 
 def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:

@@ -131,3 +131,30 @@ def test_swapped_weights_come_back_after_an_error() -> None:
         look_and_fail()
     assert torch.equal(seen[0], other["weight"])
     assert torch.equal(model.weight, before["weight"])
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_layer_decay_gives_the_rates_of_timm(name: str) -> None:
+    from timm.optim import param_groups_layer_decay
+
+    model = small_model()
+    wanted = {
+        id(p): group["lr_scale"]
+        for group in param_groups_layer_decay(model, layer_decay=0.5)
+        for p in group["params"]
+    }
+    optim = OptimConfig(name=name, lr=0.25, muon_lr=0.25, layer_decay=0.5)
+    found = {
+        id(p): group["base_lr"] / 0.25
+        for optimizer in build_optimizers(model, optim)
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
+    assert found == pytest.approx(wanted)
+    assert sorted(set(found.values())) == [0.125, 0.25, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_equal_rates_keep_the_groups_of_older_runs(name: str) -> None:
+    groups = [len(o.param_groups) for o in build_optimizers(small_model(), OptimConfig(name=name))]
+    assert groups == ([2] if name == "adamw" else [1, 2])

@@ -21,6 +21,7 @@ from saccade.runs import RunFolder
 from saccade.train import load_model, train
 from saccade.train.inference import Predictor, evaluate_run
 from tests.cli.conftest import saccade  # noqa: F401 - a fixture
+from tests.saved_configs import change_config
 from tests.train.tiny_runs import tiny
 
 
@@ -252,12 +253,8 @@ def test_a_broken_record_is_named(
     saved: Path, tmp_path: Path, part: str | None, value: object
 ) -> None:
     load_saved(saved).save_pretrained(tmp_path)
-    record = json.loads((tmp_path / "config.json").read_text())
-    if part is None:
-        record["trained"] = value
-    else:
-        record["trained"][part] = value
-    (tmp_path / "config.json").write_text(json.dumps(record))
+    trained = json.loads((tmp_path / "config.json").read_text())["trained"]
+    change_config(tmp_path, trained=value if part is None else trained | {part: value})
     with pytest.raises(ConfigError, match=rf"config\.json: trained(\.{part})?"):
         load_saved(tmp_path)
     with pytest.raises(ConfigError, match=r"config\.json: trained"):
@@ -267,7 +264,7 @@ def test_a_broken_record_is_named(
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: create_model("taylorshift_pathfinder"), "must hold an image model, got Sequence"),
+        (lambda: create_model("taylorshift_pathfinder"), "must record what its sequences are"),
         (lambda: create_model("light_vit", num_classes=0), "must hold a classifier"),
     ],
     ids=["sequence", "no classes"],

@@ -54,6 +54,9 @@ class TransformerConfig:
     Args:
         attention: A name from `list_attentions()`.
         attention_options: Options of the attention, such as `num_features` for a performer.
+        local_conv: Side of a depthwise convolution of the values over the patches, or over the
+            tokens of a sequence. It is added to the output of every attention that is not in
+            `softmax_blocks`; None for none.
         softmax_blocks: Blocks that have softmax instead of `attention`, counted from 0.
         feature_seed: Seed of the random features of block 0; block i uses `feature_seed + i`.
             None draws the seeds from torch's generator. Attentions without random features ignore
@@ -89,6 +92,7 @@ class TransformerConfig:
 
     attention: str = "softmax"
     attention_options: Mapping[str, Any] = field(default_factory=dict)
+    local_conv: int | None = None
     softmax_blocks: tuple[int, ...] = ()
     feature_seed: int | None = None
     num_classes: int = 1000
@@ -161,6 +165,12 @@ class TransformerConfig:
             "init_values",
             self.init_values,
             "a finite number or None",
+        )
+        _require(
+            self.local_conv is None or (_is_int(self.local_conv, 1) and self.local_conv % 2 == 1),
+            "local_conv",
+            self.local_conv,
+            "an odd number of tokens or None",
         )
         _require(
             self.head_dim is not None or self.embed_dim % self.num_heads == 0,
@@ -246,8 +256,6 @@ class ViTConfig(TransformerConfig):
             resampled for each size.
         window: Side, or (height, width), of attention windows in tokens; None for global attention.
         shifted: Shift the windows of every second block by half a window.
-        value_conv: Side of a depthwise convolution of the values over the patches, added to the
-            output of every attention that is not in `softmax_blocks`; None for none.
         mean: Mean, per channel, that input images are normalized with.
         std: Standard deviation, per channel, that input images are normalized with.
     """
@@ -260,7 +268,6 @@ class ViTConfig(TransformerConfig):
     dynamic_img_size: bool = False
     window: int | tuple[int, int] | None = None
     shifted: bool = False
-    value_conv: int | None = None
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
 
@@ -280,12 +287,6 @@ class ViTConfig(TransformerConfig):
             "dynamic_img_size",
             self.dynamic_img_size,
             "a bool",
-        )
-        _require(
-            self.value_conv is None or (_is_int(self.value_conv, 1) and self.value_conv % 2 == 1),
-            "value_conv",
-            self.value_conv,
-            "an odd number of patches or None",
         )
         for name in ("mean", "std"):
             values = getattr(self, name)
@@ -313,12 +314,22 @@ class SequenceConfig(TransformerConfig):
         max_seq_len: Maximum sequence length.
         input_dim: Features of a token, or size of the vocabulary for the embedding `token`.
         embedding: Layer that turns the input into tokens.
+        pad_symbol: Symbol that marks padding, which the model masks if no `key_mask` is given; None
+            for input without padding. Only for the embedding `token`.
     """
 
     max_seq_len: int = 1024
     input_dim: int = 256
     embedding: SequenceEmbedding = "linear"
     pos_embed: Positions = "sinusoidal_1d"
+    pad_symbol: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        pad, has_symbols = self.pad_symbol, self.embedding == "token"
+        is_symbol = has_symbols and _is_int(pad, 0) and pad is not None and pad < self.input_dim
+        accepted = f"a symbol below input_dim={self.input_dim} or None" if has_symbols else "None"
+        _require(pad is None or is_symbol, "pad_symbol", pad, accepted)
 
     def _least_values(self) -> dict[str, int]:
         return super()._least_values() | {"max_seq_len": 1, "input_dim": 1}

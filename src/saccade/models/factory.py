@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
+from torch import Tensor
+
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.layers.attentions import ATTENTIONS
 from saccade.models.config import ConfigT, ViTConfig, override
 from saccade.models.features import DEFAULT_OUT_INDICES, FeatureExtractor
 from saccade.models.hub import fetch_folder, read_config
+from saccade.models.pretrained import pretrained_folder
 from saccade.models.sequence_transformer import SequenceTransformer
 from saccade.models.variants import MODELS
 from saccade.models.vision_transformer import VisionTransformer
@@ -30,6 +33,7 @@ def create_model(
     attention: str | None = ...,
     num_classes: int | None = ...,
     *,
+    pretrained: bool = ...,
     features_only: Literal[False] = ...,
     out_indices: None = ...,
     **overrides: Any,
@@ -42,6 +46,7 @@ def create_model(
     attention: str | None = ...,
     num_classes: int | None = ...,
     *,
+    pretrained: bool = ...,
     features_only: Literal[True],
     out_indices: int | Sequence[int] | None = ...,
     **overrides: Any,
@@ -53,6 +58,7 @@ def create_model(
     attention: str | None = None,
     num_classes: int | None = None,
     *,
+    pretrained: bool = False,
     features_only: bool = False,
     out_indices: int | Sequence[int] | None = None,
     **overrides: Any,
@@ -63,6 +69,10 @@ def create_model(
         name: A name from `list_models()`.
         attention: A name from `list_attentions()`; None keeps the variant's own.
         num_classes: Number of logits; None keeps the variant's own.
+        pretrained: Load trained weights. `name` is then one of `list_models(pretrained=True)`, or a
+            model that has some. The overrides start from the configuration of the weights:
+            another `num_classes` gives a new classifier, another `img_size` resamples the
+            positions, and rates of dropout may change. The model is in evaluation mode.
         features_only: Build a `FeatureExtractor`, which returns feature maps of some blocks instead
             of logits.
         out_indices: Blocks of the `FeatureExtractor`: block indices, or an integer n for the last n
@@ -79,16 +89,21 @@ def create_model(
         UnknownNameError: A name or option does not exist; the message suggests similar ones.
         ConfigError: A value is invalid.
     """
-    config = MODELS[name].config
     if attention is not None:
         overrides["attention"] = attention
     if num_classes is not None:
         overrides["num_classes"] = num_classes
-    config = _without_impossible_dropout(override(config, overrides), overrides)
     if not features_only and out_indices is not None:
         raise ConfigError(
             f"out_indices must be None without features_only=True, got {out_indices!r}"
         )
+    if pretrained:
+        model = _load_pretrained(name, overrides)
+        if not features_only:
+            return model
+        return FeatureExtractor(model, DEFAULT_OUT_INDICES if out_indices is None else out_indices)
+    config = MODELS[name].config
+    config = _without_impossible_dropout(override(config, overrides), overrides)
     if features_only:
         if not isinstance(config, ViTConfig):
             raise ConfigError(f"features_only must be False for a sequence model such as {name!r}")
@@ -98,6 +113,34 @@ def create_model(
         if isinstance(config, architecture.config_class):
             return architecture.from_config(config, name)
     raise AssertionError(f"no architecture for {type(config).__name__}")
+
+
+def _load_pretrained(name: str, overrides: Mapping[str, Any]) -> VisionTransformer:
+    """Load trained weights and adapt them to other classes and image sizes."""
+    trained = load_model(pretrained_folder(name))
+    assert isinstance(trained, VisionTransformer)
+    own = trained.config
+    config = override(own, overrides)
+    if config.img_size != own.img_size:
+        trained.set_input_size(config.img_size)
+    if config.num_classes != own.num_classes:
+        trained.reset_classifier(config.num_classes)
+    model = VisionTransformer(config, trained.name)
+    given, wanted = trained.state_dict(), model.state_dict()
+    faults = [key for key in {*given, *wanted} if _shape(given, key) != _shape(wanted, key)]
+    if faults:
+        changed = [repr(key) for key in overrides if getattr(own, key) != getattr(config, key)]
+        raise ConfigError(
+            f"overrides must fit the pretrained weights of {name!r}, got {', '.join(changed)}, "
+            f"which change {len(faults)} tensors such as {min(faults)!r}"
+        )
+    model.load_state_dict(given)
+    model.trained = trained.trained if config == own else None
+    return model.eval()
+
+
+def _shape(state: Mapping[str, Tensor], key: str) -> tuple[int, ...] | None:
+    return tuple(state[key].shape) if key in state else None
 
 
 def _without_impossible_dropout(config: ConfigT, given: Mapping[str, Any]) -> ConfigT:

@@ -26,7 +26,9 @@ def count_flops(
     """
     flops, tokens = _embedding_flops(model, seq_len)
     total = tokens + model.num_prefix_tokens
-    grid = None if isinstance(model, SequenceTransformer) else model.patch_embed.grid_size
+    grid = (1, tokens)
+    if not isinstance(model, SequenceTransformer):
+        grid = model.patch_embed.grid_size
     for index, block in enumerate(model.blocks):
         flops[f"blocks.{index}.attn"] = block.attn.flops(total, grid=grid)
         flops[f"blocks.{index}.mlp"] = block.mlp.flops(total)

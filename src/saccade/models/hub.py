@@ -1,8 +1,8 @@
 """Save and load a model as a folder with `model.safetensors` and `config.json`.
 
 The Hugging Face Hub stores the same files. `push_to_hub` comes from huggingface_hub's mixin.
-`config.json` has the model's name, its architecture and every field of its config. Pickle is not
-used.
+`config.json` has the model's name, its architecture, every field of its config, and the SHA-256 of
+the weights and of itself. Pickle is not used.
 """
 
 from __future__ import annotations
@@ -20,18 +20,27 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError, UnknownNameError
-from saccade.io import check_regular, read_json, write_json
+from saccade.io import check_regular, is_unchanged, read_json, sealed, sha256_file, write_json
 from saccade.models.config import TransformerConfig
 from saccade.models.weight_files import write_tensors
-from saccade.upgrades import CONFIG_VERSION, former_attention_options
+from saccade.upgrades import CONFIG_VERSION, RENAMED, former_attention_options, renamed
 from saccade.version import __version__
 
-__all__ = ["HubModel", "clean_state_dict", "fetch_folder", "read_config", "training_record"]
+__all__ = [
+    "HubModel",
+    "clean_state_dict",
+    "fetch_folder",
+    "has_hash",
+    "read_config",
+    "training_record",
+]
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 _WRAPPERS = frozenset(("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
 _HEADER = ("architecture", "name", "saccade_version", "config_version")
 TRAINED = "trained"
+_SEAL, _WEIGHTS_SHA256 = "sha256", "weights_sha256"
+_NOT_CONFIG = {*_HEADER, TRAINED, _SEAL, _WEIGHTS_SHA256}
 _TRAINED_KINDS: dict[str, Any] = {
     "data": dict,
     "config": dict,
@@ -45,6 +54,14 @@ _TRAINED_KINDS: dict[str, Any] = {
 }
 _DATA_KINDS = {"name": str, "num_classes": int, "channels": int, "image_size": list}
 _RESULT_KINDS: dict[str, Any] = {"accuracy": (int, float), "count": int}
+_UNSURE_KINDS: dict[str, Any] = {
+    "below": (int, float),
+    "max_error": (int, float),
+    "level": (int, float),
+    "count": int,
+    "test_accepted": int,
+    "test_errors": int,
+}
 
 
 def clean_state_dict(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -53,8 +70,8 @@ def clean_state_dict(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def plain_name(key: str) -> str:
-    """Remove the parts that wrappers and torch.compile add to a tensor's name."""
-    return ".".join(part for part in key.split(".") if part not in _WRAPPERS)
+    """The present name of a tensor, without the parts that wrappers and torch.compile add."""
+    return ".".join(RENAMED.get(part, part) for part in key.split(".") if part not in _WRAPPERS)
 
 
 class HubModel(nn.Module, ModelHubMixin):
@@ -83,7 +100,8 @@ class HubModel(nn.Module, ModelHubMixin):
         record = dict(zip(_HEADER, header, strict=True)) | asdict(self.config)
         if self.trained is not None:
             record[TRAINED] = dict(self.trained)
-        write_json(save_directory / CONFIG_FILE, record)
+        record[_WEIGHTS_SHA256] = sha256_file(save_directory / WEIGHTS_FILE)
+        write_json(save_directory / CONFIG_FILE, sealed(record))
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
         """The model card, which `save_pretrained` and `push_to_hub` write as README.md."""
@@ -145,6 +163,7 @@ class HubModel(nn.Module, ModelHubMixin):
             config = cls.config_class(**values)
             shapes = _weight_shapes(folder)
             _check_depth(folder, shapes, config.depth)
+            _check_hash(folder, record.get(_WEIGHTS_SHA256))
             with torch.device("meta"):
                 _check_weights(folder, shapes, cls.from_config(config))
             model = cls.from_config(config, record.get("name"))
@@ -165,7 +184,7 @@ def _upgraded(record: Mapping[str, Any], where: Path) -> dict[str, Any]:
             f"{where}: config_version must be an integer from 1 to {CONFIG_VERSION}, got "
             f"{version!r}; a newer saccade may have written it"
         )
-    values = {key: value for key, value in record.items() if key not in (*_HEADER, TRAINED)}
+    values = renamed({key: value for key, value in record.items() if key not in _NOT_CONFIG})
     options = values.get("attention_options")
     if isinstance(options, Mapping):
         values["attention_options"] = former_attention_options(options, version)
@@ -210,7 +229,17 @@ def read_config(folder: Path) -> dict[str, Any]:
     record = read_json(path)
     if not isinstance(record, dict) or not isinstance(record.get("architecture"), str):
         raise ConfigError(f"{path} has no 'architecture': it is not the config of a saccade model")
+    if not is_unchanged(record):
+        raise ConfigError(
+            f"{path} was changed after it was written; restore it, or remove its {_SEAL!r} to "
+            "accept the change"
+        )
     return record
+
+
+def has_hash(folder: Path) -> bool:
+    """True if `config.json` in `folder` has the hashes of the model, as all but old ones have."""
+    return _SEAL in read_config(folder)
 
 
 def training_record(record: Mapping[str, Any], where: Path) -> dict[str, Any] | None:
@@ -228,6 +257,9 @@ def training_record(record: Mapping[str, Any], where: Path) -> dict[str, Any] | 
     _check_kinds(trained["data"], _DATA_KINDS, f"{where}: {TRAINED}.data")
     if trained["result"] is not None:
         _check_kinds(trained["result"], _RESULT_KINDS, f"{where}: {TRAINED}.result")
+    if trained.get("unsure") is not None:
+        _check_kinds(trained, {"unsure": dict}, f"{where}: {TRAINED}")
+        _check_kinds(trained["unsure"], _UNSURE_KINDS, f"{where}: {TRAINED}.unsure")
     return trained
 
 
@@ -253,6 +285,13 @@ def _weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     except (OSError, SafetensorError) as error:
         raise _WeightsError(f"{path} cannot be read: {error}") from error
     return {plain_name(name): shape for name, shape in shapes.items()}
+
+
+def _check_hash(folder: Path, sha256: object) -> None:
+    """Check that the weights are those that were saved with `config.json`, if it has their hash."""
+    path = folder / WEIGHTS_FILE
+    if sha256 is not None and sha256_file(path) != sha256:
+        raise _WeightsError(f"{path} is not what was saved with {CONFIG_FILE}; restore it")
 
 
 def _check_depth(folder: Path, shapes: Mapping[str, tuple[int, ...]], depth: int) -> None:

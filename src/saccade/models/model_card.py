@@ -34,11 +34,14 @@ UNKNOWN = "Not known: the model was not loaded from a run folder of saccade."
 
 
 def fingerprint(state: Mapping[str, Tensor]) -> int:
-    """A checksum of the names and values of all weights."""
+    """A checksum of the names and values of all weights; half precision counts as its float32."""
     found = 0
     for name in sorted(state):
         found = zlib.crc32(name.encode(), found)
-        content = state[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        value = state[name].detach().cpu()
+        if value.dtype in (torch.float16, torch.bfloat16):
+            value = value.float()
+        content = value.contiguous().reshape(-1).view(torch.uint8)
         found = zlib.crc32(content.numpy().tobytes(), found)
     return found
 
@@ -60,9 +63,10 @@ def make_card(model: HubModel, state: Mapping[str, Tensor]) -> ModelCard:
         "Training data": _data(trained),
         "Recipe": _recipe(trained),
         "Accuracy": _accuracy(trained, is_measured=is_measured),
+        "Unsure": _unsure(trained) if is_measured else "",
         "Limits": _limits(model, trained),
     }
-    parts = [f"## {title}\n\n{text}" if title else text for title, text in sections.items()]
+    parts = [f"## {title}\n\n{text}" if title else text for title, text in sections.items() if text]
     body = "\n\n".join([f"# {_plain(_name(model))}", *parts])
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{body}\n")
 
@@ -193,8 +197,30 @@ def _accuracy(trained: Mapping[str, Any], *, is_measured: bool) -> str:
         return "Not known: the run did not measure these weights on its test images."
     accuracy = f"{100 * result['accuracy']:.2f} % of {result['count']:,} test images"
     if is_measured:
-        return f"{accuracy} (top-1, one run{_interval(result['accuracy'], result['count'])})."
+        before = result.get("weights", "float16") != "float16"
+        rounded = " It was measured before the weights were rounded to float16." if before else ""
+        return (
+            f"{accuracy} (top-1, one run{_interval(result['accuracy'], result['count'])}).{rounded}"
+        )
     return f"Not known: the weights changed after the run, which classified {accuracy} correctly."
+
+
+def _unsure(trained: Mapping[str, Any]) -> str:
+    """The threshold on the confidence; empty if none was calibrated."""
+    found = trained.get("unsure")
+    if not found:
+        return ""
+    tested, wrong = found["test_accepted"], found["test_errors"]
+    share = tested / trained["result"]["count"]
+    return (
+        f"A prediction with a confidence below {found['below']:.3f} is called unsure. The "
+        f"threshold was chosen on {found['count']:,} validation images so that, with probability "
+        f"{100 * found['level']:.0f} %, at most {100 * found['max_error']:.0f} % of the other "
+        f"predictions are wrong on images of the same kind (arXiv:1705.08500). On the test images "
+        f"{100 * share:.1f} % of the predictions are not unsure, and {wrong} of these {tested:,} "
+        f"({100 * wrong / max(1, tested):.2f} %) are wrong. Images of other kinds can get a high "
+        "confidence as well."
+    )
 
 
 def _interval(accuracy: float, count: int) -> str:

@@ -74,6 +74,7 @@ class SequenceTransformer(Transformer):
             self.set_positions(resample_line_positions(table, length, self.num_prefix_positions))
         elif self.pos_embed is not None:
             self.set_positions(self._new_positions(length).to(self.pos_embed))
+        self.resize_attentions()
 
     def embed(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Tokens (B, N, C) with class token and positions."""
@@ -100,18 +101,26 @@ class SequenceTransformer(Transformer):
             return None
         return F.pad(key_mask, (self.num_prefix_tokens, 0), value=True)
 
+    def _known_mask(self, x: Tensor, key_mask: Tensor | None) -> Tensor | None:
+        """The given mask, else that of the symbols that are not `pad_symbol`."""
+        pad = self.config.pad_symbol
+        return x != pad if key_mask is None and pad is not None else key_mask
+
     def forward_features(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Tokens (B, N, C) after the last block and its norm.
 
         Args:
             x: (B, N, input_dim) numbers, or (B, N) symbols for `embedding="token"`.
-            key_mask: (B, N), True for real tokens, False for padding.
+            key_mask: (B, N), True for real tokens, False for padding; None masks `pad_symbol`.
         """
-        stream = self.run_blocks(self.embed(x, key_mask), self._full_mask(key_mask))
+        key_mask = self._known_mask(x, key_mask)
+        grid = None if self.config.local_conv is None else (1, x.shape[1])
+        stream = self.run_blocks(self.embed(x, key_mask), self._full_mask(key_mask), grid)
         out: Tensor = self.norm(add(*stream))
         return out
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Logits (B, classes); arguments as for `forward_features`."""
+        key_mask = self._known_mask(x, key_mask)
         features = self.forward_features(x, key_mask)
         return self.forward_head(features, key_mask=self._full_mask(key_mask))

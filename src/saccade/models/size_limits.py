@@ -10,11 +10,12 @@ import os
 from typing import TYPE_CHECKING
 
 from saccade.errors import ConfigError
+from saccade.layers.attentions import ATTENTIONS
 
 if TYPE_CHECKING:
     from saccade.models.config import SequenceConfig, TransformerConfig, ViTConfig
 
-__all__ = ["check_size", "estimate_parameters"]
+__all__ = ["check_size", "count_tokens", "estimate_parameters"]
 
 LIMITS = {"SACCADE_MAX_PARAMETERS": 4_000_000_000, "SACCADE_MAX_DEPTH": 10_000}
 """Default limits, keyed by the environment variable that overrides each."""
@@ -49,7 +50,8 @@ def estimate_parameters(config: TransformerConfig) -> int:
     dim, hidden = config.embed_dim, _mlp_features(config)
     head_dim = config.head_dim or max(1, dim // config.num_heads)
     inner = config.num_heads * head_dim
-    block = 4 * dim * inner + 2 * dim * hidden + _attention_parameters(config, head_dim)
+    block = 4 * dim * inner + inner * (config.local_conv or 0) ** 2
+    block += 2 * dim * hidden + _attention_parameters(config, head_dim)
     head = dim * config.num_classes
     if config.head_hidden_dim is not None:
         head = config.head_hidden_dim * (dim + config.num_classes)
@@ -57,6 +59,11 @@ def estimate_parameters(config: TransformerConfig) -> int:
     tokens, embedding = _embedding(config)
     positions = 0 if config.pos_embed == "none" else tokens * dim
     return embedding + positions + config.depth * block + pool + head
+
+
+def count_tokens(config: TransformerConfig) -> int:
+    """The largest number of tokens of an input, with the class token."""
+    return _embedding(config)[0]
 
 
 def _mlp_features(config: TransformerConfig) -> int:
@@ -72,7 +79,16 @@ def _attention_parameters(config: TransformerConfig, head_dim: int) -> int:
         size if isinstance(size := config.attention_options.get(name), int) else 0
         for name in ("num_features", "hidden")
     )
-    return features * head_dim + hidden * (head_dim + features)
+    projections = features * head_dim + hidden * (head_dim + features)
+    if config.attention not in ATTENTIONS or not ATTENTIONS[config.attention].fixed_length:
+        return projections
+    longest = _whole(config.attention_options.get("max_tokens")) or count_tokens(config)
+    rank = _whole(config.attention_options.get("rank")) or min(256, max(1, longest // 4))
+    return projections + 2 * rank * longest
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _embedding(config: TransformerConfig) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from saccade.layers.pooling import AttentionPool
 from saccade.layers.residual import is_hooked
 from saccade.models.config import Pooling, TransformerConfig, ViTConfig
 from saccade.models.hub import HubModel
+from saccade.models.size_limits import count_tokens
 
 __all__ = ["Transformer"]
 
@@ -38,7 +39,6 @@ def build_block(config: TransformerConfig, index: int) -> Block:
     window = config.window if isinstance(config, ViTConfig) else None
     shifted = isinstance(config, ViTConfig) and config.shifted and index % 2 == 1
     is_softmax = index in config.softmax_blocks
-    value_conv = config.value_conv if isinstance(config, ViTConfig) and not is_softmax else None
     attn = MultiHeadAttention(
         config.embed_dim,
         config.num_heads,
@@ -49,7 +49,8 @@ def build_block(config: TransformerConfig, index: int) -> Block:
         proj_drop=config.proj_drop_rate,
         window=window,
         shifted=shifted,
-        value_conv=value_conv,
+        local_conv=None if is_softmax else config.local_conv,
+        is_line=not isinstance(config, ViTConfig),
         attention_options=_attention_options(config, index),
     )
     mlp = Mlp(
@@ -70,6 +71,8 @@ def _attention_options(config: TransformerConfig, index: int) -> dict[str, Any]:
     options = dict(config.attention_options)
     if config.feature_seed is not None and "feature_seed" in ATTENTIONS[config.attention].options:
         options.setdefault("feature_seed", config.feature_seed + index)
+    if "max_tokens" in ATTENTIONS[config.attention].options:
+        options.setdefault("max_tokens", count_tokens(config))
     return options
 
 
@@ -156,7 +159,7 @@ class Transformer(HubModel):
         self.config, self.name = config, name
         self.embed_dim = self.num_features = self.head_hidden_size = config.embed_dim
         self.num_prefix_tokens = int(config.class_token)
-        self.grad_checkpointing = self.compiled = False
+        self.grad_checkpointing = self.compiled = self.compiled_evaluation = False
         cls_token = nn.Parameter(torch.empty(1, 1, config.embed_dim))
         self.register_parameter("cls_token", cls_token if config.class_token else None)
         self.pos_drop = nn.Dropout(config.pos_drop_rate)
@@ -353,14 +356,19 @@ class Transformer(HubModel):
         """Recompute blocks in the backward pass; saves memory and costs one more forward pass."""
         self.grad_checkpointing = enable
 
-    def set_compiled(self, enable: bool = True) -> None:
-        """Compile embedding, blocks and head separately during training; blocks share code."""
-        self.compiled = enable
+    def set_compiled(self, enable: bool = True, *, evaluation: bool = False) -> None:
+        """Compile embedding, blocks and head separately during training; blocks share code.
+
+        Args:
+            enable: Compile, or stop compiling.
+            evaluation: Compile in evaluation mode too.
+        """
+        self.compiled, self.compiled_evaluation = enable, enable and evaluation
 
     @property
     def is_compiled(self) -> bool:
-        """True if compilation is enabled and the model is in training mode."""
-        return self.compiled and self.training
+        """True if compilation is enabled for the present mode, training or evaluation."""
+        return self.compiled and (self.training or self.compiled_evaluation)
 
     def part(self, call: Callable[..., T], *modules: nn.Module) -> Callable[..., T]:
         """The function, compiled if compilation is enabled.
@@ -372,6 +380,14 @@ class Transformer(HubModel):
         """
         hooked = any(map(is_hooked, modules))
         return _compiled(self, call) if self.is_compiled and not hooked else call
+
+    def resize_attentions(self) -> None:
+        """Adapt attentions of a fixed length to the configuration's number of tokens."""
+        if "max_tokens" in self.config.attention_options:
+            return  # set by hand
+        tokens = count_tokens(self.config)
+        for block in self.blocks:
+            block.attn.core.resize(tokens)
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters without weight decay: tokens, positions, vectors of attentions."""

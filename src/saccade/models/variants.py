@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from saccade.models.config import SequenceConfig, TransformerConfig, ViTConfig, override
+from saccade.models.pretrained import list_pretrained
 from saccade.registry import Registry
 
 __all__ = ["MODELS", "Variant", "list_models", "vit_sizes"]
@@ -174,6 +175,18 @@ _SEQUENCES = {
     ),
 }
 
+# The public PyTorch reruns of the Long Range Arena (Nystroemformer arXiv:2102.03902, Skyformer
+# arXiv:2111.00035) use one size for all tasks.
+_LRA_SMALL = SequenceConfig(
+    embed_dim=64,
+    depth=2,
+    num_heads=2,
+    mlp_hidden_dim=128,
+    num_classes=10,
+    embedding="token",
+    pos_embed="learned",
+)
+
 _TIMM_SIZES = {"tiny": vit_sizes["Ti"], "small": vit_sizes["S"], "base": vit_sizes["B"]}
 
 _CIFAR_PERFORMERS = {
@@ -188,9 +201,14 @@ _CIFAR_PERFORMERS = {
 MODELS: Registry[Variant] = Registry("model")
 
 
-def list_models(pattern: str = "*") -> list[str]:
-    """Sorted names of the models that match a shell pattern such as `taylor*`."""
-    return MODELS.names(pattern)
+def list_models(pattern: str = "*", pretrained: bool = False) -> list[str]:
+    """Sorted names of the models that match a shell pattern such as `taylor*`.
+
+    Args:
+        pattern: The pattern.
+        pretrained: List the names of trained weights instead, such as `residual_cifar.cifar10`.
+    """
+    return list_pretrained(pattern) if pretrained else MODELS.names(pattern)
 
 
 def _register(configs: Mapping[str, TransformerConfig], source: str) -> None:
@@ -218,6 +236,7 @@ _register(
     },
     "TaylorShift: sequence sizes",
 )
+_register({"lra_small": _LRA_SMALL}, "Nystroemformer, Skyformer: the size of their reruns")
 _register({"vit_cifar": _VIT_CIFAR}, "Efficient Transformers on CIFAR-10: the ViT baseline")
 _register(
     {"hybrid_cifar": _HYBRID_CIFAR},

@@ -100,6 +100,7 @@ class VisionTransformer(Transformer):
         self.config = config
         if table is not None:
             self.set_positions(table.detach())
+        self.resize_attentions()
 
     def embed(self, x: Tensor) -> Tensor:
         """Tokens (B, N, C) of images, with class token and positions."""

@@ -12,7 +12,7 @@ from saccade.config import Config
 from saccade.data import DatasetInfo
 from saccade.errors import ConfigError
 from saccade.models import MODELS, ViTConfig, create_model
-from saccade.models.hub import HubModel
+from saccade.models.hub import HubModel, clean_state_dict
 from saccade.runs import RunFolder
 
 __all__ = [
@@ -28,21 +28,30 @@ SET_ELSEWHERE = {
     "attention": "model.attention",
     "attention_options": "model.attention_options",
     **dict.fromkeys(
-        ("num_classes", "class_names", "img_size", "in_chans", "mean", "std"), "the data set"
+        (
+            "num_classes",
+            "class_names",
+            "img_size",
+            "in_chans",
+            "mean",
+            "std",
+            "max_seq_len",
+            "input_dim",
+            "pad_symbol",
+        ),
+        "the data set",
     ),
 }
 """Model arguments that `model.overrides` must not contain, and where they are set instead."""
 
 
 def build_model(config: Config, info: DatasetInfo) -> nn.Module:
-    """The network of `config.model` for the classes, channels and image size of a data set."""
-    _check_model(config)
+    """The network of `config.model` for the classes and the inputs of a data set."""
+    _check_model(config, info)
+    inputs = _sequence_arguments(info) if info.is_sequence else _image_arguments(info)
     arguments: dict[str, Any] = {
-        "img_size": info.image_size,
-        "in_chans": info.channels,
+        **inputs,
         "class_names": info.class_names,
-        "mean": info.mean,
-        "std": info.std,
         "feature_seed": config.run.seed,
         **config.model.overrides,
     }
@@ -57,6 +66,24 @@ def build_model(config: Config, info: DatasetInfo) -> nn.Module:
     return model
 
 
+def _image_arguments(info: DatasetInfo) -> dict[str, Any]:
+    return {
+        "img_size": info.image_size,
+        "in_chans": info.channels,
+        "mean": info.mean,
+        "std": info.std,
+    }
+
+
+def _sequence_arguments(info: DatasetInfo) -> dict[str, Any]:
+    return {
+        "max_seq_len": info.max_length,
+        "input_dim": info.num_symbols,
+        "pad_symbol": info.pad_symbol,
+        "embedding": "token",
+    }
+
+
 def set_up_training(network: nn.Module, config: Config) -> None:
     """Enable gradient checkpointing and compilation if the configuration asks for them."""
     if config.train.grad_checkpointing:
@@ -65,18 +92,20 @@ def set_up_training(network: nn.Module, config: Config) -> None:
         network.set_compiled(True)  # type: ignore[operator]
 
 
-def _check_model(config: Config) -> None:
-    """Raise for sequence models, and for overrides of arguments that are set elsewhere."""
+def _check_model(config: Config, info: DatasetInfo) -> None:
+    """Raise for a model of other inputs, and for overrides of arguments that are set elsewhere."""
     name = config.model.name
-    if not isinstance(MODELS[name].config, ViTConfig):
+    takes_images = isinstance(MODELS[name].config, ViTConfig)
+    if takes_images == info.is_sequence:
+        wanted, given = ("a sequence", "images") if takes_images else ("an image", "sequences")
         raise ConfigError(
-            f"model.name must be an image model, got {name!r}, which takes sequences: "
-            "see `saccade list models`"
+            f"model.name must be {wanted} model for {info.name}, got {name!r}, which takes "
+            f"{given}: see `saccade list models`"
         )
     if config.model.overrides.get("global_pool") == "":
         raise ConfigError(
             "model.overrides.global_pool must be 'token', 'avg' or 'map' in training, got '': "
-            "an image has one label, and without pooling each token has logits"
+            "an input has one label, and without pooling each token has logits"
         )
     for key in config.model.overrides:
         if key in SET_ELSEWHERE:
@@ -146,5 +175,5 @@ def load_weights(
         raise ConfigError(f"{str(run.path)!r} has no intact checkpoint{found}")
     model = build_model(config, info)
     file = checkpoint.weights(weights or config.train.evaluate_with)
-    model.load_state_dict(load_file(file))
+    model.load_state_dict(clean_state_dict(load_file(file)))
     return model.eval(), info, file

@@ -4,7 +4,8 @@
     average.safetensors     their moving average, if the run keeps one
     best.safetensors        the weights that did best on validation so far
     optimizer.safetensors   `<optimizer>/<slot>/<parameter>`
-    generators.safetensors  states of torch's generators
+    generators.safetensors  states of torch's generators in the main process; a training step
+                            does not use them, since it seeds its own numbers (`step.py`)
     trainer.json            position, loss scaler, states of Python's and NumPy's generators
 
 `saccade.runs` writes the folder atomically. Tensors have the names of the unwrapped model, so that

@@ -12,6 +12,7 @@ from saccade.config import Config
 from saccade.runs import RunFolder
 from saccade.train.distributed import connect
 from saccade.train.failures import before_training, run_on_main, translate_errors
+from saccade.train.initialize import read_start, with_pretrained_model
 from saccade.train.loop import Trainer
 from saccade.train.progress import choose_reporter
 from saccade.train.run import report_cost
@@ -46,15 +47,19 @@ def dry_run(
         DataError: The data cannot be used.
         TrainingError: Memory ran out, a process was lost, or the disk is full.
     """
+    config = with_pretrained_model(config)
     with set_up_machine(config), closing(connect(config.train.device)) as ranks:
         run = RunFolder(os.devnull if out is None else out)
-        inspect = partial(inspect_folder, run, config, None, resume=resume)
+        read = partial(read_start, config, run, None, resume=resume and out is not None)
+        weights = before_training(read)
+        inspect = partial(inspect_folder, run, config, weights, resume=resume)
         start = Start(run) if out is None else run_on_main(ranks, run, inspect)
         reporter = choose_reporter(is_main=ranks.is_main, quiet=quiet)
         if start.summary:
             return report_finished(start, reporter)
         make = partial(Trainer, config, load_training_data(config, run), run=run, ranks=ranks)
-        trainer = before_training(partial(make, reporter=reporter, stop=StopRequest()))
+        parts = {"reporter": reporter, "stop": StopRequest(), "initial": weights}
+        trainer = before_training(partial(make, **parts))
         if out is not None:
             run_on_main(ranks, run, lambda: run.check_writable(config))
         if start.checkpoint is not None:

@@ -124,7 +124,7 @@ def evaluate_fitting(
     size = min(loader.batch_size, len(loader.split))
 
     def make_error() -> TrainingError:
-        shape = (size, info.channels, *info.image_size)
+        shape = (size, *info.input_shape)
         fits = batch_that_fits(model.eval(), shape, ranks.device, autocast, backward=False)
         asked = f"{size} images at once do not fit on {ranks.device} in evaluation"
         return too_many_images(asked, fits, advice.format(fits * ranks.world_size))

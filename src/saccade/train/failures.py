@@ -119,7 +119,7 @@ def _out_of_memory(trainer: Trainer) -> TrainingError:
     train, info, ranks = trainer.config.train, trainer.splits.info, trainer.ranks
     piece = train.batch_size // (ranks.world_size * train.accumulation)
     stepper = trainer.stepper
-    shape = (piece, info.channels, *info.image_size)
+    shape = (piece, *info.input_shape)
     fits = batch_that_fits(stepper.network, shape, ranks.device, stepper.autocast)
     least = -(-piece // max(1, fits))
     pieces = train.accumulation * next(n for n in range(least, piece + 1) if piece % n == 0)

@@ -28,7 +28,9 @@ from saccade.train.saved_model import (
     load_saved_data,
     open_saved_model,
     other_data,
+    unsure_below,
 )
+from saccade.train.sequence_inputs import as_sequence
 from saccade.train.step import PRECISIONS
 
 __all__ = ["Predictor", "data_to_evaluate", "evaluate_run", "load_part"]
@@ -129,6 +131,10 @@ class Predictor:
         weights: `best` or `last`; by default as the run's `train.evaluate_with` says. Must be None
             for a saved model, which has one set of weights.
         device: `auto`, `cpu` or `cuda`.
+
+    Attributes:
+        unsure_below: Predictions with a lower confidence are unsure; None if no threshold was
+            calibrated. Pretrained models have one.
     """
 
     def __init__(
@@ -137,12 +143,14 @@ class Predictor:
         self.device = connect(_device(device)).device
         self.run: RunFolder | None = None
         self.weights: Literal["best", "last", "saved"] = "saved"
+        self.unsure_below: float | None = None
         model: nn.Module
         if is_saved_model(run):
             if weights is not None:
                 raise ConfigError(f"weights must be None for a saved model, got {weights!r}")
             self.path = Path(cast(str | Path, run))
-            model, self.info, self._config = open_saved_model(self.path)
+            saved, self.info, self._config = open_saved_model(self.path)
+            model, self.unsure_below = saved, unsure_below(saved)
         else:
             self.run = RunFolder.open(run)
             self.path = self.run.path
@@ -153,17 +161,22 @@ class Predictor:
 
     @torch.no_grad()
     def classes(self, image: Image.Image | str | Path | Tensor) -> list[tuple[str, float]]:
-        """All classes with their probabilities for one image, most likely first.
+        """All classes with their probabilities for one input, most likely first.
 
         Args:
-            image: A PIL image, the path of a file, uint8 pixels (C, H, W) of any size, or a float
-                tensor (C, H, W) that is normalized and has the model's image size.
+            image: For a sequence model, symbols (N,) or the path of a file. Else a PIL image, the
+                path of a file, uint8 pixels (C, H, W) of any size, or a float tensor (C, H, W) that
+                is normalized and has the model's image size.
 
         Raises:
             DataError: The file is missing or not an image.
             ConfigError: `image` has another type or shape.
         """
-        images = as_input(image, self.info)[None].to(self.device)
+        if self.info.is_sequence:
+            given = as_sequence(image, self.info)
+        else:
+            given = as_input(image, self.info)
+        images = given[None].to(self.device)
         logits = self.model(images)  # (1, K)
         check_outputs(self.model, images, logits)
         return self.ranked(logits[0])

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError
 from saccade.io import open_regular
+from saccade.models.weight_files import parse_tensors
 from saccade.runs import RunFolder
 
 __all__ = ["InitialWeights", "check_initial"]
+
+
+class Hashed(Protocol):
+    """Initial weights of which a run records the hash."""
+
+    @property
+    def sha256(self) -> str:
+        """The hash of their file."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +44,13 @@ class InitialWeights:
         """
         try:
             with open_regular(Path(path)) as file:
-                content = file.read()
-            tensors = load(content)
+                content = bytearray(os.fstat(file.fileno()).st_size)
+                file.readinto(content)
+            tensors = parse_tensors(content)
         except OSError as error:
             reason = error.strerror or error
             raise ConfigError(f"initial weights {str(path)!r}: {reason}") from None
-        except SafetensorError as error:
+        except ConfigError as error:
             raise ConfigError(
                 f"initial weights {str(path)!r}: not a whole safetensors file ({error})"
             ) from None
@@ -73,7 +82,7 @@ class InitialWeights:
         return {"file": self.name, "sha256": self.sha256, "taken": taken, "own": own}
 
 
-def check_initial(run: RunFolder, initial: InitialWeights | None) -> None:
+def check_initial(run: RunFolder, initial: Hashed | None) -> None:
     """Raise if a run without checkpoint started from other weights than the given ones."""
     recorded = run.initial().get("sha256")
     given = initial.sha256 if initial is not None else None

@@ -26,6 +26,7 @@ from saccade.train.distributed import Ranks
 from saccade.train.evaluation import Evaluation, evaluate_fitting
 from saccade.train.guard import outputs_error
 from saccade.train.initial import InitialWeights
+from saccade.train.initialize import Pretrained, fill_start
 from saccade.train.memory import holds_earlier_runs, peak_memory_mib, start_peak_memory
 from saccade.train.progress import Reporter
 from saccade.train.run_summary import (
@@ -37,6 +38,7 @@ from saccade.train.run_summary import (
 from saccade.train.schedules import learning_rate_factor
 from saccade.train.signals import Interrupted, StopRequest
 from saccade.train.step import Stepper
+from saccade.train.teacher import read_teacher
 from saccade.train.trackers import Tracker
 from saccade.train.weights import Weights, snapshot, swapped_in
 
@@ -74,7 +76,7 @@ class Trainer:
         reporter: Reporter,
         stop: StopRequest,
         on_epoch: EpochWatcher | None = None,
-        initial: InitialWeights | None = None,
+        initial: InitialWeights | Pretrained | None = None,
     ) -> None:
         self.config, self.splits, self.run, self.ranks = config, splits, run, ranks
         self.reporter, self.stop = reporter, stop
@@ -84,7 +86,7 @@ class Trainer:
         self.val_loader = self._eval_loader(splits.val)
         torch.manual_seed(config.run.seed)
         network = build_model(config, splits.info)
-        self.initial = initial.fill(network) if initial is not None else None
+        self.initial = fill_start(network, config, initial)
         network = network.to(ranks.device)
         set_up_training(network, config)
         self.attention = network.config.attention  # type: ignore[union-attr]
@@ -97,7 +99,8 @@ class Trainer:
         self._saved_step = -1
 
     def _make_stepper(self, network: nn.Module) -> Stepper:
-        return Stepper(network, self.config, self.ranks)
+        teacher = read_teacher(self.config, self.splits.info, self.ranks.device)
+        return Stepper(network, self.config, self.ranks, teacher)
 
     def resume(self, saved: Checkpoint) -> None:
         """Restore the state saved in a checkpoint; the run folder is not changed."""
@@ -292,7 +295,13 @@ class Trainer:
             world_size=self.ranks.world_size,
             workers=self.config.data.workers,
             compiled=training and self.config.train.compile and self.ranks.device.type == "cuda",
+            mixed_epochs=self._mixed_epochs() if training else None,
         )
+
+    def _mixed_epochs(self) -> int | None:
+        """The number of epochs with mixing; None if all have it."""
+        unmixed, epochs = self.config.augment.unmixed_fraction, self.config.train.epochs
+        return epochs - round(unmixed * epochs) if unmixed else None
 
     def _eval_loader(self, split: Split) -> Loader | None:
         batch_size = -(-self.config.train.eval_batch_size // self.ranks.world_size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from saccade.errors import TrainingError
+from saccade.errors import TrainingError, is_out_of_memory
 
 __all__ = [
     "batch_that_fits",
@@ -67,24 +66,6 @@ def peak_memory_mib(device: torch.device) -> float | None:
     return next((round(int(x.split()[1]) / 1024, 1) for x in lines if x.startswith("VmHWM:")), None)
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """True if the error means that the device or the host is out of memory."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    words = (
-        "can't allocate memory",
-        "could not create a primitive",
-        "can't start new thread",
-    )  # torch's, oneDNN's and Python's, on CPU
-    if type(error).__name__ == "PanicException":  # safetensors'; not a subclass of Exception
-        words = ("PyObject pointer is null", "memory allocation", "capacity overflow")
-    elif not isinstance(error, RuntimeError):
-        return False
-    return any(word in str(error) for word in words)
-
-
 def translate_out_of_memory(act: Callable[[], T], make_error: Callable[[], TrainingError]) -> T:
     """Return `act()`; if it runs out of memory, raise `make_error()` instead."""
     try:
@@ -123,7 +104,7 @@ def batch_that_fits(
 
     Args:
         model: The unwrapped network.
-        shape: (B, C, H, W) of the batch that did not fit.
+        shape: (B, C, H, W) of the batch that did not fit, or (B, N) for sequences.
         device: The device to try on.
         autocast: The lower precision of the run, if any.
         backward: Include a backward pass.
@@ -148,7 +129,8 @@ def _runs(
     """True if one pass fits; a separate function, so that a failed graph is freed."""
     try:
         with torch.autocast(device.type, autocast, enabled=autocast is not None):
-            logits = model(torch.zeros(shape, device=device))
+            dtype = torch.int64 if len(shape) == 2 else torch.float32
+            logits = model(torch.zeros(shape, dtype=dtype, device=device))
         loss = logits.float().logsumexp(1).sum()
         if loss.requires_grad:
             loss.backward()

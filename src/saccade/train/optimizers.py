@@ -8,7 +8,7 @@ blocks, AdamW the rest. Lion is arXiv:2302.06675, algorithm 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -94,17 +94,21 @@ def build_optimizers(
     """
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if optim.name != "muon":
-        return [_build(optim.name, _groups(named, undecayed(model), optim), optim, fused)]
+        return [_build(optim.name, _groups(named, model, optim), optim, fused)]
     hidden = hidden_matrices(model)
     rest = {name: p for name, p in named.items() if name not in hidden}
-    group = {
-        "params": [p for name, p in named.items() if name in hidden],
-        "base_lr": optim.muon_lr,
-        "weight_decay": optim.weight_decay,
-    }
+    matrices = {name: p for name, p in named.items() if name in hidden}
+    groups = [
+        {
+            "params": list(part.values()),
+            "base_lr": optim.muon_lr * rate,
+            "weight_decay": optim.weight_decay,
+        }
+        for rate, part in _layers(matrices, model, optim)
+    ]
     kind = BatchedMuon if fused else MaskedMuon
-    muon = kind([group], lr=optim.muon_lr, momentum=optim.momentum, nesterov=optim.nesterov)
-    return [muon, _build("adamw", _groups(rest, undecayed(model), optim), optim, fused)]
+    muon = kind(groups, lr=optim.muon_lr, momentum=optim.momentum, nesterov=optim.nesterov)
+    return [muon, _build("adamw", _groups(rest, model, optim), optim, fused)]
 
 
 def update_learning_rate(optimizers: Iterable[Optimizer], factor: float) -> None:
@@ -127,16 +131,47 @@ def make_capturable(optimizers: Iterable[Optimizer], device: torch.device) -> No
 
 
 def _groups(
-    named: Mapping[str, Tensor], spared: set[str], optim: OptimConfig
+    named: Mapping[str, Tensor], model: nn.Module, optim: OptimConfig
 ) -> list[dict[str, Any]]:
-    decayed = [p for name, p in named.items() if name not in spared]
-    others = [p for name, p in named.items() if name in spared]
-    groups = [(decayed, optim.weight_decay), (others, 0.0)]
-    return [
-        {"params": params, "weight_decay": decay, "base_lr": optim.lr}
-        for params, decay in groups
-        if params
-    ]
+    """Parameter groups: by rate of the layer, with and without weight decay."""
+    spared, found = undecayed(model), []
+    for rate, part in _layers(named, model, optim):
+        decayed = [p for name, p in part.items() if name not in spared]
+        others = [p for name, p in part.items() if name in spared]
+        found += [
+            {"params": params, "weight_decay": decay, "base_lr": optim.lr * rate}
+            for params, decay in ((decayed, optim.weight_decay), (others, 0.0))
+            if params
+        ]
+    return found
+
+
+def _layers(
+    named: Mapping[str, Tensor], model: nn.Module, optim: OptimConfig
+) -> Iterator[tuple[float, dict[str, Tensor]]]:
+    """The factor of the learning rate of each layer, with its parameters."""
+    if optim.layer_decay == 1:
+        yield 1.0, dict(named)
+        return
+    blocks = max((layer_of(name, 0) for name, _ in model.named_parameters()), default=0)
+    depth = blocks + 1
+    layers: dict[int, dict[str, Tensor]] = {}
+    for name, p in named.items():
+        layer = layer_of(name, blocks)
+        layers.setdefault(layer, {})[name] = p
+    for layer, part in sorted(layers.items()):
+        yield optim.layer_decay ** (depth - layer), part
+
+
+def layer_of(name: str, blocks: int) -> int:
+    """0 before the blocks, i + 1 in block i and `blocks` + 1 in the head.
+
+    The final norm belongs to the last block, as in timm.
+    """
+    parts = name.split(".")
+    if parts[0] == "blocks":
+        return int(parts[1]) + 1
+    return {"norm": blocks, "head": blocks + 1, "attn_pool": blocks + 1}.get(parts[0], 0)
 
 
 def _build(name: str, groups: list[dict[str, Any]], optim: OptimConfig, fused: bool) -> Optimizer:

@@ -9,10 +9,16 @@ import threading
 import time
 from contextlib import suppress
 
-__all__ = ["end_with_parent"]
+__all__ = ["end_with_parent", "signal_if_parent_ends"]
 
 PR_SET_PDEATHSIG = 1
 POLL_S = 1.0
+
+
+def signal_if_parent_ends(number: signal.Signals) -> None:
+    """Let the kernel send a signal to this process when its parent ends; only on Linux."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
 def end_with_parent(parent: int, number: signal.Signals, *, grace_s: float = 0.0) -> None:
@@ -26,8 +32,7 @@ def end_with_parent(parent: int, number: signal.Signals, *, grace_s: float = 0.0
         number: The signal to send.
         grace_s: Seconds that the process may take to end after the signal.
     """
-    with suppress(OSError, AttributeError):  # not Linux
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    signal_if_parent_ends(number)
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -29,6 +29,12 @@ from saccade.train.failures import (
     translate_errors,
 )
 from saccade.train.initial import InitialWeights
+from saccade.train.initialize import (
+    Pretrained,
+    describe_start,
+    read_start,
+    with_pretrained_model,
+)
 from saccade.train.loop import EpochWatcher, Trainer
 from saccade.train.progress import SilentReporter, choose_reporter
 from saccade.train.run_data import batch_note, load_training_data, record_run_split
@@ -47,7 +53,7 @@ def train(
     resume: bool = False,
     quiet: bool = False,
     on_epoch: EpochWatcher | None = None,
-    initial: str | Path | InitialWeights | None = None,
+    initial: str | Path | InitialWeights | Pretrained | None = None,
     make_trainer: Callable[..., Trainer] = Trainer,
 ) -> dict[str, Any]:
     """Train one model and write its run folder.
@@ -62,7 +68,8 @@ def train(
         on_epoch: Called in every process with each epoch's row of `metrics.jsonl` after it is
             written. It may raise `Stopped` to end the run.
         initial: A safetensors file with initial weights. Tensors that match in name and shape are
-            copied; the others are initialized as usual. `initial.json` lists both.
+            copied; the others are initialized as usual. `initial.json` lists both. It takes the
+            place of `init.from`, whose weights it must include.
         make_trainer: Makes the trainer from the arguments of `Trainer`.
 
     Returns:
@@ -76,6 +83,7 @@ def train(
         Preempted: The run was stopped by a signal. It is saved and can be resumed.
         Stopped: `on_epoch` stopped the run.
     """
+    config = with_pretrained_model(config)
     with (
         set_up_machine(config),
         closing(connect(config.train.device)) as ranks,
@@ -83,7 +91,7 @@ def train(
     ):
         run = RunFolder(out)
         reporter = choose_reporter(is_main=ranks.is_main, quiet=quiet)
-        weights = before_training(partial(_read_initial, initial))
+        weights = before_training(partial(read_start, config, run, initial, resume=resume))
         inspect = partial(inspect_folder, run, config, weights, resume=resume)
         start = run_on_main(ranks, run, inspect)
         if start.summary:
@@ -99,12 +107,6 @@ def train(
             with closing(reporter), _open_trackers(trainer, start), record_failures(trainer):
                 _announce(trainer, start)
                 return translate_errors(trainer, lambda: _train(trainer, start))
-
-
-def _read_initial(given: str | Path | InitialWeights | None) -> InitialWeights | None:
-    if given is None or isinstance(given, InitialWeights):
-        return given
-    return InitialWeights.read(given)
 
 
 @contextmanager
@@ -129,6 +131,8 @@ def _announce(trainer: Trainer, start: Start) -> None:
         reporter.note(f"skipped a damaged checkpoint: {fault}")
     if start.checkpoint is not None:
         reporter.note(f"resuming from {start.checkpoint.path.name}")
+    elif trainer.initial is not None and "reset" in trainer.initial:
+        reporter.note(describe_start(trainer.initial))
     elif start.faults:
         reporter.note("no readable checkpoint is left: starting again from the first step")
 
@@ -175,7 +179,10 @@ def _describe(trainer: Trainer, start: Start) -> None:
     known = run.environment()
     if not known:
         seed, run_id = trainer.config.run.seed, uuid4().hex
-        run.write("environment.json", {**here, "seed": seed, "run_id": run_id, "resumed": []})
+        first = {**here, "seed": seed, "run_id": run_id, "resumed": []}
+        if trainer.initial is not None:
+            first["init"] = {key: trainer.initial[key] for key in ("file", "sha256")}
+        run.write("environment.json", first)
     else:
         resumed = [*known["resumed"], {**here, "step": start.step}]
         run.write("environment.json", {**known, "resumed": resumed})

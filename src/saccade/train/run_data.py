@@ -332,8 +332,12 @@ def check_same_data(run: RunFolder, found: DatasetInfo) -> None:
 def data_differences(known: DatasetInfo, found: DatasetInfo) -> list[str]:
     """Differences between data and that of a model, in words: classes and image size."""
     faults = _class_differences(known.class_names, found.class_names)
-    was, now = (" x ".join(map(str, (info.channels, *info.image_size))) for info in (known, found))
-    return [*faults, f"images of {now} instead of {was}"] if now != was else faults
+    was, now = known.input_words, found.input_words
+    if known.is_sequence == found.is_sequence:
+        was = was.removeprefix("images of ").removeprefix("sequences of ")
+    return (
+        [*faults, f"{now} instead of {was}"] if found.input_words != known.input_words else faults
+    )
 
 
 def _class_differences(known: Sequence[str], found: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from saccade.config import Config, DataConfig, make_config
 from saccade.data import DatasetInfo, Splits, load_splits
 from saccade.errors import ConfigError, DataError
-from saccade.models import VisionTransformer
+from saccade.models import SequenceConfig, SequenceTransformer, VisionTransformer, ViTConfig
 from saccade.models import load_model as load_saved
 from saccade.models.hub import CONFIG_FILE, HubModel, read_config, training_record
 from saccade.models.model_card import fingerprint
@@ -27,6 +27,7 @@ __all__ = [
     "load_saved_data",
     "open_saved_model",
     "other_data",
+    "unsure_below",
 ]
 
 
@@ -44,6 +45,8 @@ def describe_run(
     config, summary, status = run.config(), run.summary(), run.status()
     values = config.model_dump(mode="json", exclude={"search", "tune"})
     values["data"]["root"] = None
+    if config.train.teacher is not None:
+        values["train"]["teacher"] = config.train.teacher.name
     machine, accuracy = run.environment(), _accuracy(summary, which)
     kept = ("saccade", "device", "time", "git_revision")
     return {
@@ -52,6 +55,7 @@ def describe_run(
             "num_classes": info.num_classes,
             "image_size": list(info.image_size),
             "channels": info.channels,
+            **(_sequence_record(info) if info.is_sequence else {}),
         },
         "config": values,
         "environment": {name: str(machine[name]) for name in kept if machine.get(name)},
@@ -66,6 +70,11 @@ def describe_run(
     }
 
 
+def _sequence_record(info: DatasetInfo) -> dict[str, Any]:
+    """What a saved sequence model must know of its data besides its own config."""
+    return {"kind": info.kind, "symbols": list(info.symbols)}
+
+
 def _accuracy(summary: Mapping[str, Any], which: str) -> float | None:
     """The test accuracy of one set of weights; None if the run did not measure it."""
     if "test_count" not in summary:
@@ -75,30 +84,64 @@ def _accuracy(summary: Mapping[str, Any], which: str) -> float | None:
     return None if found is None else float(found)
 
 
-def open_saved_model(path: str | Path) -> tuple[VisionTransformer, DatasetInfo, Config]:
-    """Load a saved image classifier, its data description and its training configuration.
+def open_saved_model(
+    path: str | Path,
+) -> tuple[VisionTransformer | SequenceTransformer, DatasetInfo, Config]:
+    """Load a saved classifier, its data description and its training configuration.
 
     Raises:
-        ConfigError: The model is not an image classifier, or its training record is broken.
+        ConfigError: The model is not a classifier, a sequence model has no training record, or the
+            record is broken.
     """
     model = load_saved(path)
-    if not isinstance(model, VisionTransformer):
-        raise ConfigError(f"{str(path)!r} must hold an image model, got {type(model).__name__}")
     config = model.config
     if not config.num_classes or not config.global_pool:
         raise ConfigError(f"{str(path)!r} must hold a classifier, got a model without classes")
     names = config.class_names or tuple(str(number) for number in range(config.num_classes))
     trained = model.trained or {}
-    info = DatasetInfo(
-        str(trained["data"]["name"]) if trained else Path(path).name,
-        config.num_classes,
-        names,
-        config.img_size,
-        config.in_chans,
-        config.mean,
-        config.std,
-    )
+    name = str(trained["data"]["name"]) if trained else Path(path).name
+    if isinstance(config, SequenceConfig):
+        info = _sequence_info(path, name, names, config, trained)
+    else:
+        assert isinstance(config, ViTConfig)
+        images = (config.img_size, config.in_chans, config.mean, config.std)
+        info = DatasetInfo(name, config.num_classes, names, *images)
     return model, info, make_config(trained.get("config", {}), source=str(Path(path) / CONFIG_FILE))
+
+
+def _sequence_info(
+    path: str | Path,
+    name: str,
+    names: tuple[str, ...],
+    config: SequenceConfig,
+    trained: Mapping[str, Any],
+) -> DatasetInfo:
+    data = trained.get("data", {})
+    kind, symbols = data.get("kind"), data.get("symbols")
+    if kind not in ("pixels", "bytes", "symbols") or not isinstance(symbols, list):
+        raise ConfigError(
+            f"{str(path)!r} must record what its sequences are, got a sequence model that was not "
+            "saved from a run of saccade"
+        )
+    return DatasetInfo(
+        name=name,
+        num_classes=config.num_classes,
+        class_names=names,
+        image_size=(1, config.max_seq_len),
+        channels=1,
+        mean=(0.0,),
+        std=(1.0,),
+        kind=kind,
+        num_symbols=config.input_dim,
+        pad_symbol=config.pad_symbol,
+        symbols=tuple(map(str, symbols)),
+    )
+
+
+def unsure_below(model: VisionTransformer | SequenceTransformer) -> float | None:
+    """The calibrated threshold of a model's confidence; None if it has none."""
+    found = (model.trained or {}).get("unsure")
+    return None if found is None else float(found["below"])
 
 
 def data_of(path: str | Path, *, name: str | None = None, root: Path | None = None) -> DataConfig:

@@ -16,6 +16,7 @@ from saccade.errors import ConfigError, DamagedRunError
 from saccade.io import make_folder
 from saccade.runs import NO_MANIFEST, Checkpoint, RunFolder
 from saccade.train.initial import InitialWeights, check_initial
+from saccade.train.initialize import Pretrained
 from saccade.train.progress import Reporter
 
 __all__ = ["Start", "inspect_folder", "prepare_folder", "report_finished"]
@@ -72,7 +73,11 @@ class Start:
 
 
 def inspect_folder(
-    run: RunFolder, config: Config, initial: InitialWeights | None, *, resume: bool
+    run: RunFolder,
+    config: Config,
+    initial: InitialWeights | Pretrained | None,
+    *,
+    resume: bool,
 ) -> Start:
     """Read the state of the run folder; nothing is written."""
     if not (resume and run.exists()):

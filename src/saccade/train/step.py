@@ -21,6 +21,7 @@ from saccade.train.cuda_graph import CudaGraphStep
 from saccade.train.distributed import Ranks
 from saccade.train.guard import FiniteGuard, first_bad_layer
 from saccade.train.optimizers import build_optimizers, make_capturable, update_learning_rate
+from saccade.train.teacher import Teacher
 from saccade.train.weights import MovingAverage
 
 __all__ = ["PRECISIONS", "Stepper", "masked_loss"]
@@ -45,6 +46,7 @@ class Stepper:
         network: The unwrapped model, on its device.
         config: The configuration of the run.
         ranks: The processes that share the step.
+        teacher: The model whose probabilities the network learns, if any.
 
     Attributes:
         model: The network as it is called in training, wrapped for several processes.
@@ -53,8 +55,11 @@ class Stepper:
         counts: Correct predictions and images since then, on the device.
     """
 
-    def __init__(self, network: nn.Module, config: Config, ranks: Ranks) -> None:
+    def __init__(
+        self, network: nn.Module, config: Config, ranks: Ranks, teacher: Teacher | None = None
+    ) -> None:
         self.network, self.config, self.ranks = network, config, ranks
+        self._taught_by = teacher
         self.autocast = PRECISIONS[config.train.precision]
         self.model = ranks.wrap(network, config.train.strategy)
         self.sharded = ranks.world_size > 1 and config.train.strategy == "fsdp"
@@ -186,9 +191,14 @@ class Stepper:
         self, model: nn.Module, images: Tensor, targets: Tensor, valid: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Logits (B, K), and the sum of the losses of the valid rows."""
+        teacher = self._taught_by
         with self.autocasting():
+            wanted = teacher(images) if teacher is not None else None
             logits = model(images)
-        return logits, masked_loss(logits, targets, valid, self.config.train.label_smoothing)
+        loss = masked_loss(logits, targets, valid, self.config.train.label_smoothing)
+        if teacher is None or wanted is None:
+            return logits, loss
+        return logits, teacher.loss(logits, wanted, valid, loss)
 
     def autocasting(self) -> torch.autocast:
         """The context of a forward pass in the precision of the run."""
