@@ -1,13 +1,15 @@
 """Conversions of the softmax `vit-cifar10`: zero-shot, recovered, and from scratch, in one table.
 
-For every seed the teacher is trained by its recipe, then converted by every row of `VARIANTS`
-within the budget. `taylor` is also trained from scratch, for the epochs of its conversion and for
-those of the recipe. Everything resumes: finished runs are kept.
+For every seed the teacher is trained by its recipe, then converted by every row of `VARIANTS` with
+the same number of epochs. `taylor` is also trained from scratch: for the epochs of its conversion,
+and by the recipe, with and without centered keys. Every run is a process of its own. Everything
+resumes: finished runs are kept.
 
     python benchmarks/convert_cifar10.py --out runs/convert        # one GPU, three seeds
     python benchmarks/convert_cifar10.py --out /tmp/toy --toy      # tries the script, on digits
 
-A toy run writes into --out alone, and its figures say nothing about CIFAR-10.
+`--jobs 2` overlaps the start of one run with the steps of another; seconds are then longer than
+those of a run alone. A toy run writes into --out alone, and its figures say nothing about CIFAR-10.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -43,7 +48,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "performer": {"attention": "performer"},
     "performer_relu": {"attention": "performer_relu"},
 }
-FROM_SCRATCH = ("taylor from scratch, equal epochs", "taylor from scratch, full recipe")
+EQUAL, FULL, FULL_CENTERED = (
+    "taylor from scratch, equal epochs",
+    "taylor from scratch, full recipe",
+    "taylor from scratch, full recipe, keys centered",
+)
+FROM_SCRATCH = (EQUAL, FULL, FULL_CENTERED)
 TOY = ("train.epochs=3", "model.overrides.embed_dim=32", "model.overrides.num_heads=2")
 
 
@@ -58,26 +68,56 @@ def correct(run: Path) -> np.ndarray[Any, Any]:
     return np.asarray(found["predicted"] == found["target"])
 
 
-def run_seed(out: Path, recipe: Config, seed: int, minutes: float, toy: bool) -> None:
-    """Train the teacher of a seed, convert it by every variant, and train from scratch."""
+def run_one(out: Path, recipe: Config, seed: int, name: str, epochs: int) -> None:
+    """Make one run of a seed: the teacher, a conversion of it, or a model from scratch."""
     place = out / f"seed-{seed}"
-    train(with_values(recipe, {"run.seed": seed}), place / "softmax", resume=True)
-    shorter = ["train.epochs=1"] if toy else []
-    for variant, settings in VARIANTS.items():
+    target = place / folder_name(name)
+    if name in VARIANTS:
         done = convert(
             place / "softmax",
-            out=place / folder_name(variant),
-            minutes=minutes,
-            overrides=shorter,
+            out=target,
+            overrides=[f"train.epochs={epochs}"],
             seed=seed,
             resume=True,
-            **settings,
+            quiet=True,
+            **VARIANTS[name],
         )
-        write_json(place / f"{folder_name(variant)}.json", done.record)
-    converted = RunFolder.open(place / "taylor").config()
-    train(converted, place / folder_name(FROM_SCRATCH[0]), resume=True)
-    changes = {"run.seed": seed, "model.attention": "taylor"}
-    train(with_values(recipe, changes), place / folder_name(FROM_SCRATCH[1]), resume=True)
+        write_json(target.with_suffix(".json"), done.record)
+        return
+    config = with_values(recipe, {"run.seed": seed})
+    if name == EQUAL:
+        config = RunFolder.open(place / "taylor").config()
+    elif name in FROM_SCRATCH:
+        centered = {"center_keys": True} if name == FULL_CENTERED else {}
+        values = {"model.attention": "taylor", "model.attention_options": centered}
+        config = with_values(config, values)
+    train(config, target, resume=True, quiet=True)
+
+
+def run_all(arguments: argparse.Namespace, seeds: Sequence[int]) -> bool:
+    """Make every missing run in a process of its own; True if none is missing then.
+
+    Teachers come first, then the conversions in the order of the table, then the runs from scratch.
+    No run starts after the deadline.
+    """
+    end = time.monotonic() + arguments.deadline
+
+    def start(seed: int, name: str) -> int:
+        if time.monotonic() > end:
+            return -1
+        command = [sys.executable, __file__, "--out", str(arguments.out), "--one", str(seed), name]
+        command += ["--epochs", str(arguments.epochs), *(["--toy"] if arguments.toy else [])]
+        began = time.monotonic()
+        code = subprocess.run(command, check=False).returncode
+        print(f"{time.monotonic() - began:6.1f} s  seed {seed}  {name}: {code}", file=sys.stderr)
+        return code
+
+    codes: list[int] = []
+    for names in (("softmax",), tuple(VARIANTS), FROM_SCRATCH):
+        tasks = [(seed, name) for name in names for seed in seeds]
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            codes += pool.map(lambda task: start(*task), tasks)
+    return not any(codes)
 
 
 def collect(out: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
@@ -133,22 +173,41 @@ def interval(found: Mapping[str, float], *, signed: bool = False) -> str:
     return f"{mean} ({low} to {high})"
 
 
-def main() -> int:
-    """Run what is missing, then write the table."""
+def parse() -> argparse.Namespace:
+    """The options."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--minutes", type=float, default=2.0, help="budget of a conversion")
+    parser.add_argument("--epochs", type=int, default=40, help="epochs of every conversion")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once")
+    parser.add_argument("--deadline", type=float, default=float("inf"), help="seconds")
     parser.add_argument("--toy", action="store_true", help="digits, one seed, one epoch")
-    arguments = parser.parse_args()
+    parser.add_argument("--one", nargs=2, metavar=("SEED", "NAME"), help="make this run only")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run what is missing, then write the table."""
+    arguments = parse()
     if not arguments.toy and not torch.cuda.is_available():
         sys.exit("convert_cifar10.py needs a GPU; --toy tries it on a CPU")
     recipe = load_config("digits-quick", TOY) if arguments.toy else load_config("vit-cifar10", [])
+    epochs = 1 if arguments.toy else arguments.epochs
+    if arguments.one is not None:
+        seed, name = arguments.one
+        run_one(arguments.out, recipe, int(seed), name, epochs)
+        return 0
     seeds = range(1 if arguments.toy else arguments.seeds)
-    for seed in seeds:
-        run_seed(arguments.out, recipe, seed, arguments.minutes, arguments.toy)
+    if not run_all(arguments, seeds):
+        print("runs are missing: the same command continues", file=sys.stderr)
+        return 1
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    facts = {"seeds": len(seeds), "minutes": arguments.minutes, "data": recipe.data.name}
+    facts = {
+        "seeds": len(seeds),
+        "epochs": epochs,
+        "jobs": arguments.jobs,
+        "data": recipe.data.name,
+    }
     rows = collect(arguments.out, seeds)
     folder = arguments.out if arguments.toy else RESULTS
     folder.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,7 @@ def test_crossover_writes_what_it_prints(tmp_path):
     assert set(files) == {".json", ".md", ".png", ".svg"}
     assert json.loads(files[".json"].read_text()) == document
     assert f"]({files['.png'].name})" in files[".md"].read_text()
-    assert "Ahead in time from N" in files[".md"].read_text()
+    assert "forward: ahead in time from N" in files[".md"].read_text()
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_an_end_of_the_grid_that_is_disturbed_decides_nothing(line, tokens):
 
 def test_tables_mark_unsteady_points():
     found = findings({("direct", 1536): [4.0, 5.0, 6.2, 9.0, 12.0]})
-    (table,) = [table for table in found.tables() if table.title == "D = 16"]
+    (table,) = [table for table in found.tables() if table.title == "forward, D = 16"]
     marked = [line for line in table.lines if "unsteady" in line[3]]
     assert [(line[0], line[1]) for line in marked] == [("direct", "1,536")]
     (crossings,) = [table for table in found.tables() if "in time" in table.title]

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from saccade.bench.mechanisms import Operation, Setting
-from saccade.layers import ATTENTIONS
-from saccade.layers.equations import Equation
+from saccade.layers import ATTENTIONS, Attention
 
 __all__ = ["Accuracy", "Problem"]
 
@@ -71,10 +70,9 @@ class Problem:
     def check(self, operation: Operation, family: str, *, gradients: bool) -> Accuracy:
         """Run the operation once and compare it with its family's equation."""
         if family not in self._truths:
-            parameters = operation.parameters
-            equation = ATTENTIONS[family].equation_function
-            exact = self._evaluate(equation, parameters, torch.float64)
-            self._truths[family] = exact, self._bounds(equation, parameters, exact)
+            entry = ATTENTIONS[family]
+            exact = self._evaluate(entry, operation, torch.float64)
+            self._truths[family] = exact, self._bounds(entry, operation, exact)
         exact, allowed = self._truths[family]
         errors = _errors(self._run(operation, gradients), exact)
         return Accuracy(errors, {name: allowed[name] for name in errors})
@@ -118,12 +116,15 @@ class Problem:
             return self._pick(gradient)
         return gradient.index_select(0, self._samples) if name in ("k", "v") else gradient
 
-    def _evaluate(
-        self, equation: Equation, parameters: Mapping[str, Tensor], dtype: torch.dtype
-    ) -> Values:
-        """Evaluate the equation in a dtype on the selected samples and queries."""
+    def _evaluate(self, entry: Attention, operation: Operation, dtype: torch.dtype) -> Values:
+        """Evaluate the equation in a dtype on the selected samples and queries.
+
+        An attention of queries and keys of the same tokens gets all queries, of which the selected
+        ones are compared.
+        """
+        whole = entry.self_only
         picked = {
-            "q": self._pick(self.q),
+            "q": self.q.index_select(0, self._samples) if whole else self._pick(self.q),
             "k": self.k.index_select(0, self._samples),
             "v": self.v.index_select(0, self._samples),
         }
@@ -132,20 +133,22 @@ class Problem:
         }
         own = {
             name: x.detach().to(dtype).requires_grad_(self.gradients and x.requires_grad)
-            for name, x in parameters.items()
+            for name, x in operation.parameters.items()
         }
-        out = equation(leaves["q"], leaves["k"], leaves["v"], own)
+        parameters = {**operation.numbers, **own}
+        out = entry.equation_function(leaves["q"], leaves["k"], leaves["v"], parameters)
+        out = out.index_select(2, self._queries) if whole else out
         values = {"out": out.detach()}
         if self.gradients:
             wanted = leaves | {name: x for name, x in own.items() if x.requires_grad}
             direction = self._pick(self.grad).to(dtype)
             gradients = torch.autograd.grad(out, list(wanted.values()), direction)
             values |= {f"d{name}": x for name, x in zip(wanted, gradients, strict=True)}
+            if whole:
+                values["dq"] = values["dq"].index_select(2, self._queries)
         return values
 
-    def _bounds(
-        self, equation: Equation, parameters: Mapping[str, Tensor], exact: Values
-    ) -> dict[str, float]:
+    def _bounds(self, entry: Attention, operation: Operation, exact: Values) -> dict[str, float]:
         """Twice the error of the equation in this dtype, and at least half an epsilon.
 
         For float64, and if the equation overflows in this dtype, the error in float32 is used,
@@ -153,9 +156,9 @@ class Problem:
         with relative uncertainty 1/sqrt(n), so the bound is wider for small tensors.
         """
         dtype, epsilons = self.setting.dtype, 1.0
-        plain = _errors(self._evaluate(equation, parameters, dtype), exact)
+        plain = _errors(self._evaluate(entry, operation, dtype), exact)
         if dtype == torch.float64 or not all(map(isfinite, plain.values())):
-            plain = _errors(self._evaluate(equation, parameters, torch.float32), exact)
+            plain = _errors(self._evaluate(entry, operation, torch.float32), exact)
             epsilons = torch.finfo(dtype).eps / torch.finfo(torch.float32).eps
         least = torch.finfo(dtype).eps / 2
         return {

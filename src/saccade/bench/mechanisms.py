@@ -45,11 +45,13 @@ class Operation:
         attend: Function of q, k, v that returns the output.
         flops: FLOPs of each pass by formula; a multiply-add counts as 2.
         parameters: Its parameters, by the names that the equation uses.
+        numbers: Other numbers that the equation uses.
     """
 
     attend: Callable[[Tensor, Tensor, Tensor], Tensor]
     flops: Mapping[Pass, int]
     parameters: Mapping[str, Tensor] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 Build = Callable[[Setting, Backend], Operation]
@@ -125,13 +127,17 @@ def _core(attention: str, algorithm: Algorithm | None = None) -> Build:
             options["algorithm"] = algorithm
         if "feature_seed" in available:
             options["feature_seed"] = FEATURE_SEED
+        if "max_tokens" in available:
+            options["max_tokens"] = shape.tokens
         if "backend" in available:
             options["backend"] = backend
         else:
             check_backend(backend, ("auto",))
         core = create_core(attention, shape.heads, shape.head_dim, options=options)
         core.to(setting.device, compute_dtype(setting.dtype))
-        return Operation(core, _core_flops(core, shape), _parameters(core, setting.dtype))
+        numbers = {name: getattr(core, name) for name in core.equation_options}
+        tensors = _parameters(core, setting.dtype)
+        return Operation(core, _core_flops(core, shape), tensors, numbers)
 
     return build
 

@@ -4,8 +4,8 @@ On a GPU torch counts it. On the CPU it is the peak resident set (`VmHWM` of Lin
 process, which runs the call once after a small warm-up call. One process can measure many calls,
 because it returns freed memory to the system at once.
 
-`python -m saccade.bench.memory KIND` is that process. KIND is `attention` or `model`. Stdin holds a
-JSON list of requests; each is answered with one line of JSON.
+`python -m saccade.bench.memory KIND` is that process. KIND is `attention`, `model` or `subject`.
+Stdin holds a JSON list of requests; each is answered with one line of JSON.
 """
 
 from __future__ import annotations
@@ -107,9 +107,30 @@ def _model(request: Mapping[str, Any]) -> Callable[[], object]:
     return call
 
 
+def _subject(request: Mapping[str, Any]) -> Callable[[], object]:
+    from saccade.bench.verdict.subject import Subject, make_pass
+
+    subject, device = Subject(**request["subject"]), torch.device("cpu")
+    small, call = (
+        make_pass(
+            subject,
+            request["attention"],
+            subject.size,
+            batch,
+            request["direction"],
+            device,
+            autocast=request["autocast"],
+            optimizer=True,
+        )
+        for batch in (1, request["batch"])
+    )
+    small()
+    return call
+
+
 def main() -> None:
     """Answer the requests in order."""
-    make = {"attention": _attention, "model": _model}[sys.argv[1]]
+    make = {"attention": _attention, "model": _model, "subject": _subject}[sys.argv[1]]
     for request in json.load(sys.stdin):
         if request.get("threads") is not None:
             torch.set_num_threads(request["threads"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from saccade.errors import ConfigError, UnknownNameError
 
-__all__ = ["DTYPES", "PASSES", "DTypeName", "Grid", "Pass", "Shape", "check_choice"]
+__all__ = ["DTYPES", "PASSES", "DTypeName", "Grid", "Pass", "Shape", "check_choice", "check_passes"]
 
 Pass = Literal["forward", "training"]
 DTypeName = Literal["float64", "float32", "bfloat16", "float16"]
@@ -107,3 +108,11 @@ def _check_sizes(name: str, sizes: tuple[int, ...], largest: int | None = None) 
         if size < 1 or (largest is not None and size > largest):
             limit = "" if largest is None else f" and at most {largest}"
             raise ConfigError(f"{name} must be at least 1{limit}, got {size}")
+
+
+def check_passes(names: Sequence[str]) -> list[Pass]:
+    """The named passes in their order; raises for an unknown name."""
+    for name in names:
+        if name not in PASSES:
+            raise UnknownNameError("pass", name, PASSES)
+    return [name for name in PASSES if name in names]

@@ -29,6 +29,7 @@ __all__ = [
     "bracket_crossing",
     "find_crossing",
     "held_to_points",
+    "ratio_interval",
     "unsteady_points",
 ]
 
@@ -159,6 +160,14 @@ def _zero(left: X, right: X, leads: Mapping[X, float]) -> float:
 
 def _lead(rival: float, ours: float) -> float:
     return log(rival / ours)
+
+
+def ratio_interval(rival: Sequence[float], ours: Sequence[float]) -> tuple[float, float, float]:
+    """Median of `rival` over that of `ours`, and the 90 % interval of a bootstrap."""
+    generator = np.random.default_rng(SEED)
+    drawn = [_drawn_medians(times, generator) for times in (rival, ours)]
+    low, high = np.quantile(drawn[0] / drawn[1], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(np.median(rival) / np.median(ours)), float(low), float(high)
 
 
 def _drawn_medians(samples: Sequence[float], generator: np.random.Generator) -> Any:

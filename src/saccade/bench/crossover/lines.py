@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from saccade.bench.clock import summarize
 from saccade.bench.results import is_unsteady
-from saccade.bench.shapes import Shape
+from saccade.bench.shapes import Pass, Shape
+from saccade.layers import ATTENTIONS
 
-__all__ = ["LINES", "Form", "Line", "Point", "Role", "make_point"]
+__all__ = ["LINES", "Form", "Line", "Point", "Role", "linear_attentions", "lines_of", "make_point"]
 
 Role = Literal["softmax", "direct", "efficient"]
-Form = Literal["torch", "fused", "published"]
+Form = str
+"""`torch`, `fused` or `published` for Taylor attention; the name of any other attention."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Line:
         name: For people.
         mechanism: A name of `saccade.bench.mechanisms`.
         role: Which of the three it is.
-        form: Our torch path, our fused kernel, or as published.
+        form: Our torch path, our fused kernel, or as published; else the attention's name.
     """
 
     name: str
@@ -53,6 +56,19 @@ LINES: dict[str, tuple[Line, ...]] = {
 }
 
 
+TAYLOR_FORMS = ("torch", "fused", "published")
+
+
+def linear_attentions() -> list[str]:
+    """Registered attentions of linear cost, without `taylor`, whose forms are in `LINES`."""
+    return [name for name in ATTENTIONS if ATTENTIONS[name].linear and name != "taylor"]
+
+
+def lines_of(device: str, attentions: Sequence[str] = ()) -> tuple[Line, ...]:
+    """The curves of a kind of device, with one more for each of some attentions."""
+    return (*LINES[device], *(Line(name, name, "efficient", name) for name in attentions))
+
+
 @dataclass(frozen=True)
 class Point:
     """One form at one N.
@@ -71,6 +87,7 @@ class Point:
         tokens_per_s: B H N over the median.
         flops: Of the call, by formula.
         peak_mib: Memory at its highest, less what was there before; None where not measured.
+        direction: `forward`, or `training` for forward and backward.
     """
 
     line: str
@@ -86,6 +103,7 @@ class Point:
     tokens_per_s: float
     flops: int
     peak_mib: float | None = None
+    direction: Pass = "forward"
 
     @property
     def is_unsteady(self) -> bool:
@@ -94,7 +112,12 @@ class Point:
 
 
 def make_point(
-    line: Line, shape: Shape, times_ms: list[float], flops: int, peak_mib: float | None = None
+    line: Line,
+    shape: Shape,
+    times_ms: list[float],
+    flops: int,
+    peak_mib: float | None = None,
+    direction: Pass = "forward",
 ) -> Point:
     """The point of a line at a shape, from its timed calls."""
     timing, heads = summarize(times_ms), shape.batch * shape.heads
@@ -112,4 +135,5 @@ def make_point(
         tokens_per_s=1e3 * heads * shape.tokens / timing.median_ms,
         flops=flops,
         peak_mib=peak_mib,
+        direction=direction,
     )

@@ -6,6 +6,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from saccade.bench.crossover.lines import TAYLOR_FORMS
 from saccade.bench.plots import COLORS, new_figure, save_figure, tidy
 from saccade.ops.taylor import memory_threshold, speed_threshold
 
@@ -45,16 +46,17 @@ ENDS: dict[Verdict, tuple[str, str]] = {
 
 def draw_crossover(findings: CrossoverFindings, stem: Path) -> list[Path]:
     """Write `stem`.png and `stem`.svg; nothing where there are no points."""
-    return save_figure(make_figure(findings), stem) if findings.points else []
+    return save_figure(make_figure(findings), stem) if findings.of_taylor_forward() else []
 
 
 def make_figure(findings: CrossoverFindings) -> Figure:
     """For each D throughput and memory over N, and below them the crossings over D."""
-    dims, found = findings.head_dims(), findings.comparisons()
+    dims, found = findings.head_dims(), findings.comparisons("forward")
+    found = [c for c in found if c.form in TAYLOR_FORMS]
     figure = new_figure(14, 12.5)
     grid = figure.add_gridspec(3, 2 * len(dims), height_ratios=(1, 1, 1.35))
     for i, dim in enumerate(dims):
-        points = [p for p in findings.points if p.head_dim == dim]
+        points = [p for p in findings.of_taylor_forward() if p.head_dim == dim]
         for row, draw in enumerate((_draw_throughput, _draw_memory)):
             axes = figure.add_subplot(grid[row, 2 * i : 2 * i + 2])
             draw(axes, points, [c for c in found if c.head_dim == dim])

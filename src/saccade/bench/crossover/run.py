@@ -8,9 +8,10 @@ machine, with fused softmax added.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -24,11 +25,11 @@ from saccade.bench.crossover.crossings import (
     held_to_points,
     unsteady_points,
 )
-from saccade.bench.crossover.lines import LINES, Point
+from saccade.bench.crossover.lines import TAYLOR_FORMS, Point, lines_of
 from saccade.bench.crossover.measure import Device, shape_on
 from saccade.bench.crossover.schedule import REACHES, Budget, Schedule, lengths
 from saccade.bench.findings import Findings, Report
-from saccade.bench.shapes import DTypeName
+from saccade.bench.shapes import PASSES, DTypeName, Pass
 from saccade.bench.tables import Table, number
 from saccade.ops.taylor import memory_threshold, speed_threshold
 
@@ -55,6 +56,7 @@ class Comparison:
         measure: Time or memory.
         theory: The N of equal FLOPs, or of equally many stored numbers, for `direct`.
         crossing: The measured crossing.
+        direction: The pass.
     """
 
     head_dim: int
@@ -63,6 +65,7 @@ class Comparison:
     measure: Measure
     theory: int | None
     crossing: Crossing
+    direction: Pass = "forward"
 
 
 @dataclass
@@ -72,9 +75,11 @@ class CrossoverFindings(Findings):
     theme: ClassVar[str] = "crossover"
     title: ClassVar[str] = "From how many tokens on linear time pays"
     preface: ClassVar[str] = (
-        "Forward pass. `direct` and `efficient` are this library's forms of Taylor attention, "
+        "`training` is forward and backward; memory is that of the forward pass on a CPU. `direct` "
+        "and `efficient` are this library's forms of Taylor attention, "
         "`as published` the plain formulas of the paper with N x N weights and N x D^2 features "
-        "in memory, `softmax` torch's fused kernels. A crossing is the N from which the efficient "
+        "in memory, `softmax` torch's fused kernels. Other attentions have their own names and are "
+        "held against softmax. A crossing is the N from which the efficient "
         "form is ahead up to the end of the grid, between grid points on a straight line on log "
         "axes, with the 90 % interval of a bootstrap over the repeated timings; memory is "
         "measured once, and its interval is the piece of the grid. Leads in memory below 10 % "
@@ -92,19 +97,32 @@ class CrossoverFindings(Findings):
         """Those measured."""
         return sorted({point.head_dim for point in self.points})
 
-    def comparisons(self) -> list[Comparison]:
+    def passes(self) -> list[Pass]:
+        """Those measured."""
+        return [name for name in PASSES if any(p.direction == name for p in self.points)]
+
+    def of_taylor_forward(self) -> list[Point]:
+        """The forms of Taylor attention and softmax in the forward pass, which the figure shows."""
+        return [p for p in self.points if p.direction == "forward" and p.form in TAYLOR_FORMS]
+
+    def comparisons(self, direction: Pass | None = None) -> list[Comparison]:
         """Every efficient form against direct of its form and against the fastest softmax."""
         return [
-            self._compare(head_dim, form, rival, measure)
+            self._compare(head_dim, form, rival, measure, name)
+            for name in self.passes()
+            if direction in (None, name)
             for head_dim in self.head_dims()
             for form in dict.fromkeys(p.form for p in self.points if p.role == "efficient")
             for rival in ("direct", "softmax")
             for measure in ("time", "memory")
         ]
 
-    def _compare(self, head_dim: int, form: str, rival: str, measure: Any) -> Comparison:
-        ours = self._select(head_dim, "efficient", form)
-        theirs = self._select(head_dim, rival, None if rival == "softmax" else form)
+    def _compare(
+        self, head_dim: int, form: str, rival: str, measure: Any, direction: Pass
+    ) -> Comparison:
+        ours = self._select(head_dim, "efficient", form, direction)
+        rival_form = None if rival == "softmax" else form
+        theirs = self._select(head_dim, rival, rival_form, direction)
         if measure == "time":
             rival_points, our_points = _fastest(theirs), _fastest(ours)
             crossing = find_crossing(_times(rival_points), _times(our_points))
@@ -113,13 +131,14 @@ class CrossoverFindings(Findings):
             crossing = bracket_crossing(_leanest(theirs), _leanest(ours))
         threshold = speed_threshold if measure == "time" else memory_threshold
         theory = threshold(head_dim, symmetric=form != "published") if rival == "direct" else None
-        return Comparison(head_dim, form, rival, measure, theory, crossing)
+        return Comparison(head_dim, form, rival, measure, theory, crossing, direction)
 
-    def _select(self, head_dim: int, role: str, form: str | None) -> list[Point]:
+    def _select(self, head_dim: int, role: str, form: str | None, direction: Pass) -> list[Point]:
         return [
             p
             for p in self.points
-            if (p.head_dim, p.role) == (head_dim, role) and form in (None, p.form)
+            if (p.head_dim, p.role, p.direction) == (head_dim, role, direction)
+            and form in (None, p.form)
         ]
 
     def conclusions(self) -> dict[str, Any]:
@@ -147,11 +166,11 @@ class CrossoverFindings(Findings):
 
     def _crossing_tables(self) -> Iterator[Table]:
         names = {"time": "N0, equal FLOPs", "memory": "N1, equal entries"}
-        found = self.comparisons()
-        for measure, theory in names.items():
+        for direction, (measure, theory) in product(self.passes(), names.items()):
+            found = self.comparisons(direction)
             lines = [
                 [
-                    f"efficient ({c.form}) against {c.rival}",
+                    f"{_name(c.form)} against {c.rival}",
                     str(c.head_dim),
                     "-" if c.theory is None else f"{c.theory:,}",
                     tell(c.crossing),
@@ -161,11 +180,11 @@ class CrossoverFindings(Findings):
             ]
             if lines:
                 columns = ("", "D", theory, "measured")
-                yield Table(f"Ahead in {measure} from N", columns, lines)
+                yield Table(f"{direction}: ahead in {measure} from N", columns, lines)
 
     def _point_tables(self) -> Iterator[Table]:
         columns = ("form", "N", "B H", "ms (p20-p80)", "tokens/s", "GFLOP", "MiB")
-        for head_dim in self.head_dims():
+        for direction, head_dim in product(self.passes(), self.head_dims()):
             lines = [
                 [
                     p.line,
@@ -178,9 +197,9 @@ class CrossoverFindings(Findings):
                     number(p.peak_mib),
                 ]
                 for p in sorted(self.points, key=lambda p: p.tokens)
-                if p.head_dim == head_dim
+                if (p.head_dim, p.direction) == (head_dim, direction)
             ]
-            yield Table(f"D = {head_dim}", columns, lines)
+            yield Table(f"{direction}, D = {head_dim}", columns, lines)
 
     def draw(self, stem: Path) -> list[Path]:
         """Throughput and memory over N for each D, and crossings over D."""
@@ -205,27 +224,52 @@ def tell(crossing: Crossing) -> str:
     return f"{crossing.tokens:,.0f} ({low} to {high}){again}"
 
 
+def _name(form: str) -> str:
+    return f"efficient ({form})" if form in TAYLOR_FORMS else form
+
+
 def run_crossover(
     findings: CrossoverFindings,
     device: torch.device,
     *,
     head_dims: tuple[int, ...] = HEAD_DIMS,
+    attentions: Sequence[str] = (),
+    passes: Sequence[Pass] = ("forward",),
     seconds: float | None = None,
     report: Report = lambda message, share: None,
 ) -> None:
-    """Fill the findings within about so many seconds."""
-    kind, points = device.type, findings.points
-    budget = SECONDS[kind] if seconds is None else seconds
-    reach = REACHES[kind]
-    schedule = Schedule(points, LINES[kind], head_dims, reach, partial(shape_on, kind))
+    """Fill the findings within about so many seconds.
+
+    Args:
+        findings: Receives the points as they are measured.
+        device: Device to run on.
+        head_dims: The values of D.
+        attentions: Attentions to measure beside the forms of Taylor attention.
+        passes: Passes to measure, each in an equal part of the time.
+        seconds: About how long all of it may take; by default `SECONDS` for each pass.
+        report: Called after every N.
+    """
+    kind, remarks = device.type, findings.remarks
+    budget = SECONDS[kind] if seconds is None else seconds / len(passes)
+    reach, lines = REACHES[kind], lines_of(kind, attentions)
     turns = REPEATED * budget / sum(len(lengths(d, reach)) for d in head_dims)
-    bench = Device(device, DTYPE[kind], turns, findings.remarks)
-    Budget(schedule, points, findings.remarks, bench.measure, budget, report).run(
-        after_coarse=lambda: bench.add_memory(points, head_dims)
-    )
-    if shaky := unsteady_points(points):
-        findings.remarks.append(
-            f"{len(shaky)} of {len(points)} points are unsteady; is the machine busy with "
+    for number_of_pass, direction in enumerate(passes):
+        points: list[Point] = [] if number_of_pass else findings.points
+        schedule = Schedule(points, lines, head_dims, reach, partial(shape_on, kind))
+        bench = Device(device, DTYPE[kind], turns, remarks, direction)
+
+        def tell_share(message: str, share: float, *, part: int = number_of_pass) -> None:
+            report(f"{passes[part]}: {message}", (part + share) / len(passes))
+
+        try:
+            Budget(schedule, points, remarks, bench.measure, budget, tell_share).run(
+                after_coarse=partial(bench.add_memory, points, head_dims)
+            )
+        finally:
+            findings.points += points if number_of_pass else []
+    if shaky := unsteady_points(findings.points):
+        remarks.append(
+            f"{len(shaky)} of {len(findings.points)} points are unsteady; is the machine busy with "
             "something else?"
         )
     findings.complete = True

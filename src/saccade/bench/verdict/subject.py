@@ -1,0 +1,165 @@
+"""A model to measure, with any attention and at any resolution or length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from saccade.bench.shapes import Pass
+from saccade.errors import ConfigError
+from saccade.layers import ATTENTIONS
+from saccade.models import SequenceTransformer, VisionTransformer, create_model
+
+__all__ = ["Facts", "Subject", "make_pass"]
+
+Model = VisionTransformer | SequenceTransformer
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the attention of a model sees at one size.
+
+    Attributes:
+        tokens: N, the class token included.
+        heads: Number of heads of the first block.
+        head_dim: D of the first block.
+    """
+
+    tokens: int
+    heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, as a variant with changes.
+
+    Attributes:
+        name: What the user asked for: a recipe, a run folder or a variant.
+        model: Name of the variant.
+        attention: Its own attention.
+        size: Its own side of an image in pixels, or its own length of a sequence.
+        options: Options of attentions. Each attention gets those that it has.
+        overrides: Other fields of the variant that are changed.
+    """
+
+    name: str
+    model: str
+    attention: str
+    size: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    is_sequence: bool = False
+
+    @property
+    def unit(self) -> str:
+        """Unit of the size."""
+        return "positions" if self.is_sequence else "px"
+
+    def build(self, attention: str | None = None, size: int | None = None) -> Model:
+        """A newly initialized model.
+
+        Raises:
+            ConfigError: The model does not exist at that size or with that attention.
+        """
+        name = self.attention if attention is None else attention
+        key = "max_seq_len" if self.is_sequence else "img_size"
+        own = {k: v for k, v in self.options.items() if k in ATTENTIONS[name].options}
+        changes: dict[str, Any] = {**self.overrides, key: self.size if size is None else size}
+        if own:
+            changes["attention_options"] = own
+        model = create_model(self.model, attention=name, **changes)
+        assert isinstance(model, VisionTransformer | SequenceTransformer)
+        return model
+
+    def facts(self, size: int | None = None) -> Facts:
+        """Tokens and heads at a size; allocates no memory."""
+        with torch.device("meta"):
+            model = self.build(size=size)
+        if isinstance(model, SequenceTransformer):
+            tokens = model.max_seq_len
+        else:
+            tokens = model.patch_embed.num_patches
+        core = model.blocks[0].attn.core
+        return Facts(tokens + model.num_prefix_tokens, core.num_heads, core.head_dim)
+
+    def sizes(self, factors: tuple[float, ...]) -> list[int]:
+        """The own size times these factors, where the model can be built."""
+        found = []
+        for factor in factors:
+            size = round(self.size * factor)
+            try:
+                self.facts(size)
+            except ConfigError:
+                continue
+            found.append(size)
+        return sorted(set(found))
+
+    def inputs(self, model: Model, batch: int, device: torch.device) -> Tensor:
+        """A random batch for a model of `build`."""
+        if isinstance(model, SequenceTransformer):
+            config, length = model.config, model.max_seq_len
+            if config.embedding == "token":
+                return torch.randint(config.input_dim, (batch, length), device=device)
+            return torch.randn(batch, length, config.input_dim, device=device)
+        height, width = model.patch_embed.img_size
+        return torch.randn(batch, model.config.in_chans, height, width, device=device)
+
+
+def make_pass(
+    subject: Subject,
+    attention: str,
+    size: int,
+    batch: int,
+    direction: Pass,
+    device: torch.device,
+    *,
+    autocast: bool,
+    optimizer: bool,
+) -> Callable[[], object]:
+    """A function without arguments that runs one pass of a new model over a random batch.
+
+    Args:
+        subject: The model.
+        attention: Name of the attention.
+        size: Side of an image or length of a sequence.
+        batch: Number of samples.
+        direction: `forward` without gradients, or `training`: forward and backward.
+        device: Device to run on.
+        autocast: True to use `torch.autocast` with bfloat16.
+        optimizer: True to end a training pass with a step of AdamW, which keeps two more numbers
+            for each parameter.
+    """
+    torch.manual_seed(0)
+    model = subject.build(attention, size).to(device)
+    x = subject.inputs(model, batch, device)
+    model.train(direction == "training")
+
+    def precision() -> AbstractContextManager[object]:
+        return torch.autocast(device.type, torch.bfloat16) if autocast else nullcontext()
+
+    def forward() -> object:
+        with torch.inference_mode(), precision():
+            return model(x)
+
+    if direction == "forward":
+        return forward
+    labels = torch.randint(max(1, model.config.num_classes), (batch,), device=device)
+    steps = torch.optim.AdamW(model.parameters(), lr=1e-4) if optimizer else None
+
+    def training() -> object:
+        with precision():
+            loss = F.cross_entropy(model(x), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if steps is not None:
+            steps.step()
+        model.zero_grad(set_to_none=True)
+        return loss
+
+    return training
