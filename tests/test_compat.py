@@ -81,6 +81,37 @@ def test_every_key_has_its_effect(key):
     )
 
 
+PLACES = {
+    "patch_size": lambda made: made.model.config.patch_size,
+    "hidden_size": lambda made: made.model.config.embed_dim,
+    "num_hidden_layers": lambda made: made.model.config.depth,
+    "num_attention_heads": lambda made: made.model.config.num_heads,
+    "intermediate_size": lambda made: made.model.config.mlp_hidden_dim,
+    "attention_probs_dropout_prob": lambda made: made.model.config.attn_drop_rate,
+    "initializer_range": lambda made: made.model.config.init_std,
+    "image_size": lambda made: made.model.config.img_size[0],
+    "num_classes": lambda made: made.model.config.num_classes,
+    "num_channels": lambda made: made.model.config.in_chans,
+    "qkv_bias": lambda made: made.model.config.qkv_bias,
+    "exp_name": lambda made: made.out.name,
+    "batch_size": lambda made: made.recipe.train.batch_size,
+    "epochs": lambda made: made.recipe.train.epochs,
+    "lr": lambda made: made.recipe.optim.lr,
+    "save_model_every": lambda made: made.recipe.run.checkpoint_every_epochs,
+}
+"""Where the value of a key is found, by the table of the documentation."""
+
+
+@pytest.mark.parametrize("key", PLACES)
+def test_a_value_is_where_the_table_says(key):
+    assert PLACES[key](from_scratch_config({key: CHANGED[key]})) == CHANGED[key]
+
+
+def test_dropout_of_hidden_features_is_everywhere_but_inside_the_mlp():
+    config = from_scratch_config({"hidden_dropout_prob": 0.1}).model.config
+    assert (config.pos_drop_rate, config.proj_drop_rate, config.act_drop_rate) == (0.1, 0.1, 0.0)
+
+
 def test_faster_attention_is_the_same_function():
     slow, fast = (from_scratch_config({"use_faster_attention": it}).model for it in (False, True))
     slow.load_state_dict(fast.state_dict())

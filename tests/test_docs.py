@@ -92,9 +92,9 @@ def test_the_table_of_attentions_is_the_registrys(write_table):
     write_table("--check")
     table = rows(PAGE, "attention")
     assert sorted(name.strip("`") for name in table) == list_attentions()
-    for name, (weight, cost, options) in table.items():
+    for name, (*cells, options) in table.items():
         entry = ATTENTIONS[name.strip("`")]
-        assert (weight, cost) == (entry.weight, entry.cost)
+        assert cells == [entry.weight, entry.cost, entry.kind, entry.length, entry.rows]
         assert tuple(re.findall(r"`(\w+)`", options)) == entry.options
 
 

@@ -69,7 +69,9 @@ def test_accuracies_are_those_of_the_runs():
         assert f"({seeds}; spread {statistics.stdev(accuracies):.2f}" in header
         assert f"| [`{recipe}`](" in results
         if recipe == "cifar10-taylor":
-            assert f"reach {statistics.fmean(accuracies):.2f} % (mean of three seeds)" in README
+            seconds = statistics.fmean(summary["seconds"] for summary in summaries)
+            quoted = f"reaches {statistics.fmean(accuracies):.2f} % (mean of three seeds) after "
+            assert f"{quoted}{seconds:.0f} seconds of training" in " ".join(README.split())
 
 
 def test_the_readme_quotes_the_comparison():
@@ -78,7 +80,7 @@ def test_the_readme_quotes_the_comparison():
     taylor, softmax = (f"{100 * rows[name]['accuracy']:.2f} %" for name in ("taylor", "softmax"))
     assert taylor == softmax
     sentence = " ".join(README[README.index("In a small ViT") :].split())
-    assert "one learning rate that was tuned for neither" in sentence.partition(".")[0]
+    assert "one learning rate that was tuned for neither" in sentence.partition(". ")[0]
     assert f"Taylor attention and softmax both reach {taylor}" in sentence
 
 

@@ -93,8 +93,9 @@ class FromScratch(NamedTuple):
 def from_scratch_config(config: Mapping[str, Any], *, data: str = "cifar10") -> FromScratch:
     """Build the model and the recipe of a configuration of ViT from scratch.
 
-    Missing keys have the guide's values. The recipe trains on all training images without
-    augmentation, and evaluates the last weights on the test set, as the configuration says.
+    Missing keys have the guide's values. The configuration has no keys for validation images and
+    augmentation: the recipe trains on all training images without augmentation, and evaluates the
+    last weights on the test set.
 
     Args:
         config: Keys of `FROM_SCRATCH_KEYS` with their values.

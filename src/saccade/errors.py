@@ -28,6 +28,7 @@ __all__ = [
     "TrainingError",
     "UnknownNameError",
     "is_full_disk",
+    "is_out_of_memory",
     "is_transient",
     "listed",
     "near_matches",
@@ -156,6 +157,23 @@ def listed(names: Iterable[str]) -> str:
         shown += 1
     more = len(names) - shown
     return ", ".join([*names[:shown], *([f"and {more:,} more"] if more else [])]) or "none"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """True if the error means that the device or the host is out of memory."""
+    kind = type(error).__name__
+    if isinstance(error, MemoryError) or kind == "OutOfMemoryError":  # Python's; torch's, on a GPU
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    words: tuple[str, ...] = ()
+    if isinstance(error, RuntimeError):  # of torch, of oneDNN, of Python
+        words = ("can't allocate memory", "could not create a primitive", "can't start new thread")
+    elif isinstance(error, ImportError):  # the system's linker
+        words = ("failed to map segment", "annot allocate memory", "cannot create shared object")
+    elif kind == "PanicException":  # safetensors'; not a subclass of Exception
+        words = ("PyObject pointer is null", "memory allocation", "capacity overflow")
+    return any(word in str(error) for word in words)
 
 
 def is_full_disk(error: OSError) -> bool:

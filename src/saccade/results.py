@@ -328,12 +328,17 @@ def _scatter(
     return (scatter, {name: i for i, name in enumerate(known)}) if scatter else None
 
 
-def shared_rate_note(learning_rate: float) -> str:
-    """Note for attentions that were all trained with the same learning rate."""
-    return (
-        f"one learning rate ({learning_rate:g}) for all attentions, tuned for none of them: the "
-        "ranking may differ with another recipe"
-    )
+def shared_rate_note(learning_rate: float, *, is_tuned: bool = False) -> str:
+    """Note for attentions that were all trained with the same learning rate.
+
+    Args:
+        learning_rate: The shared learning rate.
+        is_tuned: True if the attentions were tuned as well, in another table.
+    """
+    told = f"one learning rate ({learning_rate:g}) for all attentions, tuned for none of them"
+    if is_tuned:
+        return f"the table of shared settings: {told}"
+    return f"{told}: the ranking may differ with another recipe"
 
 
 def skipped_note(num_judged: int, num_skipped: int) -> str:

@@ -10,10 +10,19 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-__all__ = ["CONFIG_VERSION", "former_attention_options", "former_overrides"]
+__all__ = [
+    "CONFIG_VERSION",
+    "RENAMED",
+    "former_attention_options",
+    "former_overrides",
+    "renamed",
+]
 
 CONFIG_VERSION = 2
 """Version of run configurations and of the `config.json` of saved models."""
+
+RENAMED = {"value_conv": "local_conv"}
+"""Present names of fields of a model, and of parts of its tensors' names, by their former ones."""
 
 _VARIANTS_OF_1: dict[str, dict[str, Any]] = {
     "taylorir_*": {
@@ -35,6 +44,11 @@ def former_overrides(variant: str, version: int) -> dict[str, Any]:
         return {}
     patterns = (pattern for pattern in _VARIANTS_OF_1 if fnmatchcase(variant, pattern))
     return {field: value for name in patterns for field, value in _VARIANTS_OF_1[name].items()}
+
+
+def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a model under their present names."""
+    return {RENAMED.get(key, key): value for key, value in values.items()}
 
 
 def former_attention_options(options: Mapping[str, Any], version: int) -> dict[str, Any]:

@@ -290,8 +290,10 @@ def test_signal_to_the_tool(
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
 def test_the_end_of_a_terminal_and_slurms_warning_save_as_sigterm_does(
-    recipe: Path, tmp_path: Path, number: signal.Signals
+    recipe: Path, tmp_path: Path, number: signal.Signals, request: pytest.FixtureRequest
 ) -> None:
+    before = signal.signal(number, signal.SIG_DFL)  # `nohup make test` ignores SIGHUP
+    request.addfinalizer(lambda: signal.signal(number, before))
     config = load_config(recipe, ["train.epochs=400"])
     with signal_at(5, number), pytest.raises(Preempted, match="at step 5 and saved"):
         train(config, tmp_path / "run", quiet=True)

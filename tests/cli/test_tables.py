@@ -14,7 +14,8 @@ from rich.console import Console
 from saccade.cli.evaluate import _table
 from saccade.cli.tables import fit, padded, print_table
 from saccade.study.comparison import ComparisonFolder, Job, Plan
-from saccade.study.comparison.status import describe_runs, status_table
+from saccade.study.comparison.status import describe_runs
+from saccade.study.comparison.status_view import StatusView
 
 COLUMNS = ["attention", "accuracy", "95% interval", "p (Holm)"]
 LINES = [
@@ -122,7 +123,7 @@ def test_status_of_many_runs_fits_a_narrow_terminal(begun: ComparisonFolder) -> 
     for width in (200, 40):
         console = Console(width=width)
         with console.capture() as captured:
-            console.print(status_table(describe_runs(begun)))
+            console.print(StatusView(describe_runs(begun)))
         assert "taylor/seed-11" in captured.get()
         assert "24 waiting" in captured.get()
         assert "…" not in captured.get()

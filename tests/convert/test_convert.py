@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +22,8 @@ from saccade.train.build import load_model
 from saccade.train.distributed import Ranks
 from saccade.train.inference import Predictor, evaluate_run
 from saccade.train.initial import InitialWeights
+from saccade.train.progress import SilentReporter
+from saccade.train.signals import StopRequest
 
 EPOCHS = ["train.epochs=1"]
 
@@ -38,7 +41,7 @@ def test_the_result_is_an_ordinary_run(converted, tmp_path):
     kept = converted.record["softmax_blocks"]
     names = [block.attn.attention for block in model.blocks]
     assert names == ["softmax" if i in kept else "taylor" for i in range(3)]
-    assert [block.attn.value_conv is None for block in model.blocks] == [
+    assert [block.attn.local_conv is None for block in model.blocks] == [
         i in kept for i in range(3)
     ]
     assert len(kept) == 1
@@ -55,7 +58,7 @@ def test_the_result_is_an_ordinary_run(converted, tmp_path):
 
 
 def test_maps_of_the_result_can_be_drawn(converted, tmp_path):
-    explain(run=converted.run, images=["test:0"], out=tmp_path / "maps")
+    explain([str(converted.run), "test:0"], out=tmp_path / "maps")
     assert list((tmp_path / "maps").rglob("*.png"))
 
 
@@ -124,7 +127,7 @@ def test_the_length_follows_from_the_budget(teacher):
     known, data = inspect(teacher)
     plan = partial(
         fit_to_budget,
-        run_config(known.source, known.student.config, data, seed=0, device="cpu"),
+        run_config(known.source, known.student.config, data, seed=0, device="cpu", minutes=1),
         known.splits,
         known.source,
         InitialWeights("teacher", "", known.student.state_dict()),
@@ -155,8 +158,41 @@ def test_a_model_that_is_not_softmax_is_refused(converted):
 
 def test_several_processes_are_refused(teacher):
     known, data = inspect(teacher)
-    config = run_config(known.source, known.student.config, data, seed=0, device="cpu")
+    config = run_config(known.source, known.student.config, data, seed=0, device="cpu", minutes=1)
     ranks = Ranks(torch.device("cpu"))
     ranks.world_size = 2
     with pytest.raises(ConfigError, match="a conversion must run in one process, got 2"):
         DistillingTrainer(config, known.splits, teacher=known.source.model, ranks=ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("blocks", [True, False], ids=["blocks", "logits"])
+def test_compiled_stages_take_the_steps_of_eager_ones(teacher, blocks):
+    known, data = inspect(teacher)
+    state = {key: value.clone() for key, value in known.student.state_dict().items()}
+    losses = []
+    for compiled in (False, True):
+        config = run_config(
+            known.source, known.student.config, data, seed=0, device="cpu", minutes=1,
+            overrides=[f"train.compile={str(compiled).lower()}", "train.batch_size=16"],
+        )  # fmt: skip
+        trainer = DistillingTrainer(
+            config,
+            known.splits,
+            teacher=known.source.model,
+            initial=InitialWeights("teacher", "", state),
+            run=RunFolder(Path("unused")),
+            ranks=Ranks(torch.device("cpu")),
+            reporter=SilentReporter(),
+            stop=StopRequest(),
+        )
+        trainer.stepper.network.train()
+        trainer.stepper.block_steps = 3 if blocks else 0
+        batches = [batch for _, batch in zip(range(3), trainer.train_loader.epoch(0), strict=False)]
+        losses.append(
+            [float(trainer.stepper.run(batch, step, 1.0)) for step, batch in enumerate(batches)]
+        )
+        assert trainer.stepper.teacher.is_compiled == compiled
+        assert not trainer.stepper.teacher.training
+    assert abs(losses[0][2] - losses[0][0]) > 0.1 * losses[0][0] > 0  # weights were updated
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)

@@ -30,13 +30,15 @@ def scaled_map(attn: MultiHeadAttention, tokens: Tensor) -> Tensor:
     """The matrix that multiplies the values, (B, H, N, N): the equation at v = identity."""
     q, k, _ = attn.heads(tokens)
     values = torch.eye(tokens.shape[1], dtype=tokens.dtype).expand(*q.shape[:3], -1)
-    parameters = dict(attn.core.named_parameters()) | dict(attn.core.named_buffers())
+    parameters = attn.core.equation_parameters()
     return ATTENTIONS[attn.attention].equation_function(q, k, values, parameters)
 
 
 def whole_map(attn: MultiHeadAttention, tokens: Tensor) -> Tensor:
-    """The row-stochastic map (B, H, N, N)."""
+    """The map (B, H, N, N), divided by the scale of the output where its rows sum to one."""
     weights = scaled_map(attn, tokens)
+    if ATTENTIONS[attn.attention].rows == "free":
+        return weights
     return weights / weights.sum(dim=-1, keepdim=True)
 
 
@@ -77,6 +79,8 @@ class ExplicitAttention(nn.Module):
         _, _, v = self.attn.heads(x)
         weights = scaled_map(self.attn, x)
         factor = weights.sum(dim=-1, keepdim=True).detach()
+        if ATTENTIONS[self.attn.attention].rows == "free":
+            factor = torch.ones_like(factor)
         self.map = weights / factor
         self.map.retain_grad()
         return self.attn.proj((factor * self.map @ v).transpose(1, 2).flatten(2))

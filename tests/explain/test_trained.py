@@ -1,15 +1,18 @@
 """Maps of trained models of all attentions, on digits and, if it is cached, on CIFAR-10."""
 
-from pathlib import Path
+from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
+from torch import Tensor
 
 from saccade.config import load_config
 from saccade.data import load_splits
 from saccade.data.cache import cache_path
 from saccade.explain import attention_maps
-from saccade.layers import list_attentions
+from saccade.layers import ATTENTIONS, list_attentions
+from saccade.models import VisionTransformer
 from saccade.runs import RunFolder
 from saccade.train import train
 from saccade.train.build import load_model
@@ -29,20 +32,42 @@ SHORT = {
 }
 
 
+SUMMING = [name for name in list_attentions() if ATTENTIONS[name].rows != "free"]
+
+Trained = Callable[[str, str], tuple[VisionTransformer, Tensor]]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A model trained with an attention on a data set, once for all tests, and test images."""
+
+    @cache
+    def make(attention: str, data: str) -> tuple[VisionTransformer, Tensor]:
+        if data == "cifar10" and not cache_path("cifar10").exists():
+            pytest.skip("cifar10 is not in the cache")
+        config = load_config("digits-quick", [f"model.attention={attention}", *SHORT[data]])
+        run = RunFolder(tmp_path_factory.mktemp(f"{attention}-{data}") / "run")
+        train(config, run.path, quiet=True)
+        model, info = load_model(run)
+        test = load_splits(config.data).test
+        return model, torch.stack([normalize(pixels, info) for pixels in test.images[:16]])
+
+    return make
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("data", SHORT)
 @pytest.mark.parametrize("attention", list_attentions())
 def test_maps_of_trained_models_equal_the_equation(
-    attention: str, data: str, tmp_path: Path
+    trained: Trained, attention: str, data: str
 ) -> None:
-    if data == "cifar10" and not cache_path("cifar10").exists():
-        pytest.skip("cifar10 is not in the cache")
-    config = load_config("digits-quick", [f"model.attention={attention}", *SHORT[data]])
-    train(config, tmp_path / "run", quiet=True)
-    model, info = load_model(RunFolder(tmp_path / "run"))
-    test = load_splits(config.data).test
-    images = torch.stack([normalize(pixels, info) for pixels in test.images[:16]])
-    found, plain = errors_of_maps(model, images)
+    found, plain = errors_of_maps(*trained(attention, data))
     assert found <= 2 * plain
-    sums = attention_maps(model, images).weights.double().sum(dim=-1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", SHORT)
+@pytest.mark.parametrize("attention", SUMMING)
+def test_rows_of_trained_models_sum_to_one(trained: Trained, attention: str, data: str) -> None:
+    sums = attention_maps(*trained(attention, data)).weights.double().sum(dim=-1)
     assert (sums - 1).abs().max() < 1e-5

@@ -6,7 +6,7 @@ import transformers
 
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.integrations.transformers import register
-from saccade.layers import list_attentions
+from saccade.layers import ATTENTIONS, list_attentions
 from tests.integrations.tiny import (
     HF_SIZES,
     VOCABULARY,
@@ -20,6 +20,7 @@ from tests.integrations.tiny import (
 
 ROUNDING = 2e-6
 KINDS = ("ViT", "DeiT", "Dinov2")
+SUMMING = [name for name in list_attentions() if ATTENTIONS[name].rows != "free"]
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +82,13 @@ def test_padding_is_truncation(name):
     weights = padded.attentions[0]
     assert weights.shape == (2, 2, 7, 7)
     assert weights[1, :, :, 4:].eq(0).all()
+
+
+@pytest.mark.parametrize("name", SUMMING)
+def test_rows_sum_to_one_beside_padding(name):
+    model = bert()
+    model.set_attn_implementation(f"saccade_{name}")
+    weights = model.bert(**sentences(), output_attentions=True).attentions[0]
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 7))
 
 

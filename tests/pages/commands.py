@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from saccade.config import list_recipes
+
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 TINY = (
@@ -18,9 +20,53 @@ TINY = (
     "train.batch_size=32",
     "model.overrides.depth=1",
     "optim.warmup_epochs=0",
+    "train.compile=false",
 )
 SMALL = {"train": TINY, "compare": TINY, "tune": (*TINY, "tune.warmup_epochs=0")}
-"""What is added to a command, so that it takes seconds."""
+"""Keys that a command is given, in place of its own values, so that it takes seconds."""
+
+FLAGS = {
+    "compare": {"--seeds": "1", "--folds": "2"},
+    "tune": {"--trials": "2"},
+    "convert": {"--minutes": "0.02"},
+    "bench": {
+        "--n": "64",
+        "--d": "16",
+        "--tokens": "1024",
+        "--model": "vit_micro_patch4_32",
+        "--image-size": "32",
+    },
+}
+"""Smaller values of flags that a command has."""
+
+MORE = {
+    ("bench", "attention"): {"--n": "64", "--d": "16", "--seconds": "0.01", "--no-memory": ""},
+    ("bench", "model"): {"--seconds": "0.01"},
+    ("analyze", "crossover"): {"--d": "16", "--seconds": "1"},
+}
+"""Flags that are added to a command that does not have them."""
+
+NAMES = {
+    "DIR": "runs",
+    "cifar10": "digits",
+    "benchmarks/foreground.yaml": str(ROOT / "benchmarks" / "foreground.yaml"),
+}
+"""Placeholders and data sets, and what they are replaced with."""
+
+ELSEWHERE = {
+    "--launcher slurm": "tests/cluster",
+    "compare status /shared": "tests/cluster",
+    "serve": "tests/serve",
+    "data fetch": "tests/data",
+    "--preset": "tests/bench",
+    "--calibrate": "tests/bench",
+    "train recall": "tests/train",
+    "train text": "tests/train",
+    "predict runs/reviews": "tests/train",
+    "init.from=": "tests/train",
+    "model.pretrained=": "tests/cli",
+}
+"""Parts of commands that need a cluster, the network, a GPU, other data or minutes; their tests."""
 
 
 @dataclass(frozen=True)
@@ -76,20 +122,45 @@ def split(line: str) -> list[str]:
         return []
 
 
+def runs_here(command: Command) -> bool:
+    """False for a command that is run by other tests."""
+    line = f"{shlex.join(command.words)} "
+    return not any(
+        f"{part} " in line or line.startswith(part) or (part[-1] == "=" and part in line)
+        for part in ELSEWHERE
+    )
+
+
 def small(command: Command) -> list[str]:
-    """The command, made small. Resuming takes no settings."""
-    words = list(command.words)
-    if command.name in SMALL and not ("--resume" in words and not _has_recipe(words)):
-        words += [
-            word
-            for word in SMALL[command.name]
-            if f"{word.partition('=')[0]}=" not in " ".join(words)
-        ]
-    return words
+    """The command made small, on digits. Resuming takes no settings."""
+    words = _with_small_flags(command.words)
+    keys = SMALL.get(command.name, ())
+    if not keys or _resumes(words) or words[1] == "status":
+        return words
+    keys += ("data.name=digits",) if _has_other_data(words) else ()
+    dropped = {key.partition("=")[0] for key in keys}
+    dropped |= {"data.root", "data.image_size"} if _has_other_data(words) else set()
+    return [word for word in words if word.partition("=")[0] not in dropped] + list(keys)
 
 
-def _has_recipe(words: list[str]) -> bool:
-    return len(words) > 1 and not words[1].startswith("-")
+def _with_small_flags(words: tuple[str, ...]) -> list[str]:
+    flags = FLAGS.get(words[0], {})
+    found = [
+        flags.get(before, NAMES.get(word, word))
+        for before, word in zip(("", *words), words, strict=False)
+    ]
+    more = MORE.get(words[:2], {}) if "--list" not in words else {}
+    added = [part for flag, value in more.items() if flag not in found for part in (flag, value)]
+    return found + [part for part in added if part]
+
+
+def _resumes(words: list[str]) -> bool:
+    return "--resume" in words and (len(words) < 2 or words[1].startswith("-"))
+
+
+def _has_other_data(words: list[str]) -> bool:
+    """True for a shipped recipe, or an override, of a data set that may not be there."""
+    return words[1] in list_recipes() or any(word.startswith("data.name=") for word in words)
 
 
 RUN = """

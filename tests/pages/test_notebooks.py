@@ -101,6 +101,43 @@ def test_a_notebook_runs_and_prints_what_it_shows(path, mechanisms):
     check(path, mechanisms[path.stem])
 
 
+ERRORS = {
+    "lesson_01_patches": (
+        "permute(1, 3, 0, 2, 4)  # patch row",
+        "permute(3, 1, 0, 2, 4)  # patch row",
+    ),
+    "lesson_02_class_token": (
+        "len(patches), -1, -1), patches]",
+        "len(patches), -1, -1), -patches]",
+    ),
+    "lesson_03_positions": ("table[:, 1::2] = (position * speed).cos()", "table[:, 1::2] = 0"),
+    "lesson_04_attention": ("/ q.shape[-1] ** 0.5", "/ q.shape[-1]"),
+    "lesson_05_heads": (
+        "permute(2, 0, 3, 1, 4)  # (B, H, N, D)",
+        "permute(2, 0, 3, 1, 4).flip(2)  #",
+    ),
+    "lesson_06_block": ("return x * 0.5 * (1 +", "return x * (1 +"),
+    "lesson_09_taylor": ("weights = 1 + s + s**2 / 2", "weights = 1 + s + s**2"),
+    "lesson_10_random_features": ("q @ q / 2", "q @ q"),
+    "lesson_11_learned_kernel": ("x = x * D**-0.25", "x = x * D**-0.5"),
+    "lesson_12_limits": ("return 1 + s + s**2 / 2", "return s.exp()"),
+}
+"""A wrong line for each lesson whose comparison does not follow a long training."""
+
+
+def test_the_assertions_of_lessons_fail_on_errors(tmp_path):
+    for stem, (old, new) in ERRORS.items():
+        text = (ROOT / "notebooks" / f"{stem}.py").read_text()
+        assert old in text, stem
+        (tmp_path / f"{stem}.py").write_text(text.replace(old, new, 1))
+    found = run_all(sorted(tmp_path.glob("*.py")))
+    missed = [
+        stem for stem, entry in found.items() if "AssertionError" not in (entry["error"] or "")
+    ]
+    assert found.keys() == ERRORS.keys()
+    assert missed == []
+
+
 def test_there_is_a_notebook_for_each_lesson_and_mechanism():
     assert len(LESSONS) == 12
     assert {path.stem for path in MECHANISMS} == {

@@ -54,6 +54,7 @@ def test_the_quick_start_is_that_of_the_readme(monkeypatch):
     snippets, commands = loaded(ROOT / "packaging" / "dist.py", monkeypatch).quick_start(README)
     assert len(snippets) == 2
     assert [command.split()[1] for command in commands] == [
+        "evaluate",
         "train",
         "evaluate",
         "explain",

@@ -65,7 +65,7 @@ def test_a_renamed_flag_makes_the_page_out_of_date(check, monkeypatch):
 def test_every_key_has_a_meaning():
     page = (FOLDER / "configuration.md").read_text()
     rows = re.findall(r"^\| `(\w+\.\w+)` \| .+ \| .+ \| (.+) \|$", page, flags=re.MULTILINE)
-    sections = ("model", "data", "augment", "optim", "train", "run", "tune")
+    sections = ("model", "init", "data", "augment", "optim", "train", "run", "tune")
     keys = [
         f"{section}.{key}"
         for section in sections

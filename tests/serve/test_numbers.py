@@ -83,7 +83,19 @@ def test_predict_is_that_of_the_command(
         assert given == pytest.approx([p for _, p in expected], abs=1e-6)
 
 
-@pytest.mark.parametrize("attention", list_attentions())
+SWAPPABLE = [name for name in list_attentions() if not ATTENTIONS[name].untrained]
+
+
+@pytest.mark.parametrize("name", [name for name in list_attentions() if name not in SWAPPABLE])
+def test_what_needs_training_is_not_swapped_in(client: TestClient, photo: bytes, name: str) -> None:
+    found = {own["name"]: own for own in client.get("/api/models").json()["attentions"]}
+    assert found[name]["untrained"] == ATTENTIONS[name].untrained
+    response = client.post("/api/explain", params={"attention": name}, content=photo)
+    assert response.status_code == 422
+    assert f"got '{name}': {ATTENTIONS[name].untrained}" in response.text
+
+
+@pytest.mark.parametrize("attention", SWAPPABLE)
 def test_a_swap_is_the_model_with_the_same_weights(
     client: TestClient, photo: bytes, runs: list[Path], picture: Tensor, attention: str
 ) -> None:
@@ -260,7 +272,7 @@ def test_the_walk_ends_at_the_prediction(name: str, attention: str) -> None:
 
 def test_the_lines_of_code_are_there(runs: list[Path]) -> None:
     root = Path(saccade.__file__).parent.parent
-    for name in list_attentions():
+    for name in SWAPPABLE:
         model = swapped(load_model(runs[0])[0], Swap(name))
         for step in walk(model, torch.zeros(1, 1, 8, 8), look.Focus(0, 0)):
             lines = (root / step.line.file).read_text().splitlines()

@@ -32,10 +32,12 @@ from saccade.errors import (
     SaccadeError,
     TrainingError,
     is_full_disk,
+    is_out_of_memory,
     near_matches,
     shorten,
 )
 from saccade.io import escape_for_terminal
+from saccade.train.hangs import kill_if_hung
 from saccade.train.progress import print_line
 from saccade.train.signals import STOP_SIGNALS
 from saccade.version import __version__
@@ -54,7 +56,7 @@ COMMANDS = {
     "convert": "Convert a trained softmax ViT to another attention.",
     "list": "List models, attentions, datasets or recipes.",
     "report": "Write a report about finished runs.",
-    "serve": "Open a page that shows what each attention makes of a picture.",
+    "serve": "Open a page with attention maps and predictions of a model.",
     "bench": "Benchmark attentions and models against other libraries.",
     "analyze": "Find the number of tokens from which linear time pays.",
     "data": "Fetch and check data sets.",
@@ -170,6 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     open_closed_streams()
     write_any_name()
+    kill_if_hung()
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     sys.argv = [sys.argv[0], *(word for word in words if word != "--debug")]
@@ -188,7 +191,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         name = f"{error.filename!r}" if error.filename is not None else "a file"
         _print_error(error, f"cannot read or write {name}: {error.strerror or error}", debug=debug)
         sys.exit(FullDiskError.exit_code if is_full_disk(error) else 1)
-    except Exception as error:
+    except (SystemExit, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # a panic in a compiled library is not an Exception
         message = f"{type(error).__name__}: {error}".splitlines()[0]
         if cause := _known_cause(error):
             _print_error(error, f"{cause}: {message}", debug=debug)
@@ -197,19 +202,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
 
 
-def _known_cause(error: Exception) -> str:
+def _known_cause(error: BaseException) -> str:
     """Describe an error caused by lack of memory or a lost worker process; else empty."""
+    if is_out_of_memory(error):
+        return "out of memory"
     if "torch" not in sys.modules:  # importing torch takes seconds
-        return "out of memory" if isinstance(error, MemoryError) else ""
+        return ""
     from saccade.data.decoding import is_lost_worker
-    from saccade.train.memory import is_out_of_memory
 
-    if is_lost_worker(error):
-        return "lost a process that reads images"
-    return "out of memory" if is_out_of_memory(error) else ""
+    return "lost a process that reads images" if is_lost_worker(error) else ""
 
 
-def _print_error(error: Exception, message: str, *, debug: bool) -> None:
+def _print_error(error: BaseException, message: str, *, debug: bool) -> None:
     if debug:
         traceback.print_exception(error)
     print_line(f"saccade: {escape_for_terminal(shorten(message, MAX_MESSAGE))}")

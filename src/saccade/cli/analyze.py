@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.lists import numbers
+from saccade.cli.lists import numbers, words
 from saccade.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -38,9 +38,19 @@ def crossover(
         typer.Option(
             min=1,
             max=86400,
-            help="Approximate time limit; default 210 on a CPU, 90 on a GPU.",
+            help="Approximate time limit; default 210 on a CPU, 90 on a GPU, for each pass.",
         ),
     ] = None,
+    attention: Annotated[
+        str | None,
+        typer.Option(
+            help="Attentions beside the forms of taylor, separated by commas; default: every "
+            "linear attention."
+        ),
+    ] = None,
+    passes: Annotated[
+        str, typer.Option(help="forward, training (forward and backward), or both.")
+    ] = "forward,training",
     threads: Annotated[
         int | None, typer.Option(min=1, help="Number of CPU threads for torch.")
     ] = None,
@@ -50,25 +60,38 @@ def crossover(
 ) -> None:
     """Find the number of tokens at which linear-time attention becomes faster.
 
-    Compares theory with this machine. Times direct, efficient and softmax attention over N and
-    finds where their curves cross. A coarse pass covers all D; the remaining time refines the
-    crossings. Run it on an otherwise idle machine.
+    Compares theory with this machine. Times direct, efficient and softmax attention and every
+    linear attention over N, forward and backward, and finds where their curves cross. A coarse
+    pass covers all D; the remaining time refines the crossings. Run it on an otherwise idle
+    machine.
     """
     import torch
 
+    from saccade.bench.crossover.lines import linear_attentions
     from saccade.bench.crossover.run import DTYPE, CrossoverFindings, run_crossover
-    from saccade.bench.shapes import Grid
+    from saccade.bench.shapes import Grid, check_passes
     from saccade.environment import describe_environment, resolve_device
+    from saccade.layers import ATTENTIONS
 
     chosen = resolve_device(device)
     head_dims = Grid(("sdpa",), (1,), tuple(numbers("--d", d))).head_dims
     if threads is not None:
         torch.set_num_threads(threads)
+    names = linear_attentions() if attention is None else words("--attention", attention)
+    for name in names:
+        ATTENTIONS[name]  # raises for an unknown name
+    directions = check_passes(words("--passes", passes))
     findings = CrossoverFindings(describe_environment(chosen), DTYPE[chosen.type])
 
     def run(report: Report) -> None:
         run_crossover(
-            findings, chosen, head_dims=tuple(sorted(head_dims)), seconds=seconds, report=report
+            findings,
+            chosen,
+            head_dims=tuple(sorted(head_dims)),
+            attentions=names,
+            passes=directions,
+            seconds=seconds,
+            report=report,
         )
 
     _finish(findings, run, out, as_json=as_json)

@@ -10,6 +10,7 @@ import typer
 
 from saccade.cli.lists import numbers, words
 from saccade.cli.tables import print_table
+from saccade.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -115,15 +116,36 @@ def attention(
 
 @app.command()
 def model(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TARGET]",
+            help="A recipe, a run folder or a model: measures every attention in it, at its own "
+            "and at larger sizes, and its efficiency.",
+        ),
+    ] = None,
     models: Annotated[
-        str, typer.Option("--model", help="Names of models, separated by commas.")
-    ] = "vit_small_patch16_224",
+        str | None,
+        typer.Option(
+            "--model",
+            help="Names of models, separated by commas; default: vit_small_patch16_224.",
+        ),
+    ] = None,
     attentions: Annotated[
-        str, typer.Option("--attention", help="Names of attentions, separated by commas.")
-    ] = "softmax,taylorshift",
+        str | None,
+        typer.Option(
+            "--attention",
+            help="Names of attentions, separated by commas; default: softmax,taylorshift, or all "
+            "with TARGET.",
+        ),
+    ] = None,
     image_size: Annotated[
-        str, typer.Option(help="Sides of square images in pixels, separated by commas.")
-    ] = "224",
+        str | None,
+        typer.Option(
+            help="Sides of square images in pixels, or lengths of sequences, separated by commas; "
+            "default: 224, or 1 to 4 times the own size of TARGET."
+        ),
+    ] = None,
     patch_size: Annotated[
         str | None,
         typer.Option(help="Patch sizes, separated by commas; default: the model's own."),
@@ -149,20 +171,46 @@ def model(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure images/s and memory of models at any attention, image size and patch size."""
+    """Measure models: their speed and memory with any attention, and which attention pays.
+
+    With TARGET, all attentions are timed in turns in that very model, and the verdict is told in
+    words: which is faster here, and from how many tokens on a linear attention pays.
+    """
     import torch
 
     from saccade.bench.plan import ModelPlan, make_cases, preset_plan
     from saccade.environment import resolve_device
 
     chosen = resolve_device(device)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if target is not None:
+        _check_only_target(models, patch_size, preset, compiled=compiled)
+        from saccade.bench.shapes import check_passes
+        from saccade.cli.bench_target import measure_target
+
+        is_complete = measure_target(
+            target,
+            chosen,
+            attentions=words("--attention", attentions),
+            sizes=numbers("--image-size", image_size),
+            passes=check_passes(words("--passes", passes)),
+            batch=batch,
+            seconds=2.0 if seconds is None else seconds,
+            autocast=chosen.type == "cuda" if autocast is None else autocast,
+            out=out,
+            as_json=as_json,
+        )
+        if not is_complete:
+            raise typer.Exit(INTERRUPTED)
+        return
     if preset is not None:
         plan = preset_plan(preset)
     else:
         cases = make_cases(
-            words("--model", models),
-            words("--attention", attentions),
-            numbers("--image-size", image_size),
+            words("--model", "vit_small_patch16_224" if models is None else models),
+            words("--attention", "softmax,taylorshift" if attentions is None else attentions),
+            numbers("--image-size", "224" if image_size is None else image_size),
             numbers("--patch-size", patch_size) or None,
             words("--passes", passes),
             batch=batch,
@@ -170,11 +218,20 @@ def model(
             autocast=chosen.type == "cuda" if autocast is None else autocast,
         )
         plan = ModelPlan(cases)
-    if threads is not None:
-        torch.set_num_threads(threads)
     default = 1.0 if chosen.type == "cuda" else 2.0
     result = _run_models(plan, chosen, default if seconds is None else seconds, out)
     _finish_models(result, plan, chosen, out, as_json=as_json)
+
+
+def _check_only_target(
+    models: str | None, patch_size: str | None, preset: str | None, *, compiled: bool
+) -> None:
+    """Refuse options that TARGET replaces."""
+    given = {"--model": models, "--patch-size": patch_size, "--preset": preset}
+    given["--compile"] = "given" if compiled else None
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"TARGET and {name} cannot be combined: give one of them")
 
 
 def _run_models(

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from saccade.cli.compare_tables import print_results, show_estimate
 from saccade.cli.launching import Launchers, SlurmOptions
 from saccade.cli.lists import words
 from saccade.cli.streams import say
-from saccade.cli.tables import print_table
 from saccade.errors import ConfigError, Preempted, TrainingError
 from saccade.io import read_json_object
 
 if TYPE_CHECKING:
     from saccade.study.comparison import Plan
+    from saccade.study.launchers import Launcher
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -48,6 +49,14 @@ def compare(
         str | None,
         typer.Option(help="Attention to compare with; default: softmax, else the first name."),
     ] = None,
+    tune: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="First tune each attention with N trials on validation images; then train with "
+            "the shared and the tuned settings.",
+        ),
+    ] = None,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -64,24 +73,44 @@ def compare(
             help="Resume the comparison in --out, join its jobs in Slurm, or start it.",
         ),
     ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Print the trials, the runs and an estimate, and write no files."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Train several attentions under the same settings and test their differences.
 
     `saccade compare status DIR` shows the state of each run.
     """
-    if out is None:
+    if out is None and not dry_run:
         raise ConfigError("--out DIR is needed: the folder for the comparison")
     names = words("--attention", attention) or None
     asked = {"attentions": names, "seeds": seeds, "folds": folds, "baseline": baseline}
+    asked["trials"] = tune
     given = {name: value for name, value in asked.items() if value is not None}
     plan = _plan(recipe, overrides or [], given, out if resume else None)
-    from saccade.study import compare as run
+    if dry_run or out is None:
+        from saccade.study.comparison.estimate import estimate
+
+        show_estimate(estimate(plan), as_json=as_json)
+        return
     from saccade.study.launchers import choose_launcher
 
     place = choose_launcher(launcher, slurm or [])
+    _compare(plan, out, place, jobs=jobs, resume=resume, as_json=as_json)
+
+
+def _compare(
+    plan: Plan, out: Path, launcher: Launcher, *, jobs: int | None, resume: bool, as_json: bool
+) -> None:
+    """Train the runs of the plan, and print the results, also of an interrupted comparison."""
+    from saccade.study import compare as run
+
     try:
-        results = run(plan, out, jobs=jobs, launcher=place, resume=resume)
+        results = run(plan, out, jobs=jobs, launcher=launcher, resume=resume)
     except (Preempted, TrainingError):
         if (out / "results.json").exists():
             so_far = read_json_object(out / "results.json")
@@ -120,7 +149,7 @@ def _show(results: dict[str, Any], out: Path, page: Path | None, *, as_json: boo
     if as_json:
         typer.echo(json.dumps({**results, "page": str(page) if page else None, "out": str(out)}))
         return
-    _print(results)
+    print_results(results)
     for note in results["notes"]:
         typer.echo(f"note: {note}")
     if page is not None:
@@ -134,53 +163,3 @@ def _report(out: Path) -> Path | None:
 
     files = write_report(out).files
     return next((file for file in files if file.suffix == ".html"), None)
-
-
-def _print(results: dict[str, Any]) -> None:
-    """Print one table of accuracies and one of costs."""
-    measured = "held-out" if results["measure"] == "fold_accuracy" else "test"
-    interval = f"{results['confidence']:.0%} interval"
-    print_table(
-        f"{measured} accuracy, and its difference to {results['baseline']} in points",
-        ["attention", "accuracy", interval, "spread", "diff", "p (corrected)", "runs"],
-        [_accuracy(row) for row in results["rows"]],
-    )
-    print_table(
-        "training: s/epoch, img/s, MiB; one image: ms, MFLOPs; error: to softmax",
-        ["attention", "s/epoch", "img/s", "ms", "MiB", "params", "MFLOPs", "error"],
-        [_cost(row) for row in results["rows"]],
-    )
-
-
-def _accuracy(row: dict[str, Any]) -> list[str]:
-    interval = "-"
-    if row["accuracy"] is not None:
-        interval = f"{100 * row['accuracy_low']:.2f} - {100 * row['accuracy_high']:.2f}"
-    return [
-        row["attention"],
-        _number(row["accuracy"], ".2f", 100, " %"),
-        interval,
-        _number(row["accuracy_spread"], ".2f", 100),
-        _number(row["difference"], "+.2f", 100),
-        _number(row["p_corrected"], ".2g"),
-        str(row["runs"]),
-    ]
-
-
-def _cost(row: dict[str, Any]) -> list[str]:
-    return [
-        row["attention"],
-        _number(row["seconds_per_epoch"], ".2f"),
-        _number(row["img_per_s"], ",.0f"),
-        _number(row["latency_ms"], ".2f"),
-        _number(row["peak_memory_mib"], ",.1f"),
-        _number(row["parameters"], ","),
-        _number(row["flops"], ",.2f", 1e-6),
-        _number(row["approximation_error"], ".3f"),
-    ]
-
-
-def _number(value: float | None, form: str, factor: float = 1, unit: str = "") -> str:
-    if value is None:
-        return "-"
-    return f"{value if factor == 1 else factor * value:{form}}{unit}"

@@ -32,17 +32,19 @@ def status(
 ) -> None:
     """Show which runs are queued, running, done or failed, and why."""
     from saccade.study.comparison.folder import ComparisonFolder
-    from saccade.study.comparison.status import describe_runs, status_table
+    from saccade.study.comparison.status import describe_runs
+    from saccade.study.comparison.status_view import StatusView
 
     comparison, console = ComparisonFolder.open(folder), Console()
     runs = describe_runs(comparison)
     if watch:
-        with Live(status_table(runs), console=console, auto_refresh=False, transient=True) as live:
+        view = StatusView(runs, fits_screen=True)
+        with Live(view, console=console, auto_refresh=False, transient=True) as live:
             while any(run.state in ("queued", "running") for run in runs):
                 time.sleep(POLL_S)
                 runs = describe_runs(comparison)
-                live.update(status_table(runs), refresh=True)
+                live.update(StatusView(runs, fits_screen=True), refresh=True)
     if as_json:
         typer.echo(json.dumps([asdict(run) for run in runs]))
     else:
-        console.print(status_table(runs))
+        console.print(StatusView(runs), soft_wrap=True)

@@ -46,7 +46,7 @@ def convert(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder to create.")] = None,
     keep_softmax: Annotated[
-        int, typer.Option(metavar="K", help="Keep softmax in the K hardest layers.")
+        int, typer.Option(metavar="K", help="Keep softmax in the K layers with the largest error.")
     ] = 0,
     local: Annotated[
         bool, typer.Option("--local", help="Add a depthwise convolution of the values.")
@@ -84,26 +84,34 @@ def convert(
         "seed": seed,
         "device": device,
     }
-    from saccade.convert import convert as convert_model
+    if diagnose:
+        _diagnose(source, attention, settings, as_json=as_json)
+        return
+    settings |= {
+        "out": out,
+        "minutes": minutes,
+        "overrides": overrides or [],
+        "scratch": scratch,
+        "resume": resume,
+        "quiet": quiet or as_json,
+    }
+    _convert(source, attention, settings, as_json=as_json)
+
+
+def _diagnose(source: str, attention: str, settings: dict[str, Any], *, as_json: bool) -> None:
+    """Print the diagnosis and both accuracies; nothing is written."""
     from saccade.convert import inspect
 
-    if diagnose:
-        known, _ = inspect(source, attention, **settings)
-        say(json.dumps(known.as_json()) if as_json else "\n".join(_before(known)))
-        return
-    assert out is not None
-    done = convert_model(
-        source,
-        attention,
-        out=out,
-        minutes=minutes,
-        overrides=overrides or [],
-        scratch=scratch,
-        resume=resume,
-        quiet=quiet or as_json,
-        tell=None if as_json else lambda known: say("\n".join(_before(known)), err=True),
-        **settings,
-    )
+    known, _ = inspect(source, attention, **settings)
+    say(json.dumps(known.as_json()) if as_json else "\n".join(_before(known)))
+
+
+def _convert(source: str, attention: str, settings: dict[str, Any], *, as_json: bool) -> None:
+    """Convert, and print the diagnosis before and the accuracies after."""
+    from saccade.convert import convert as convert_model
+
+    tell = None if as_json else lambda known: say("\n".join(_before(known)), err=True)
+    done = convert_model(source, attention, tell=tell, **settings)
     if as_json:
         say(json.dumps({**done.record, "run": str(done.run), "page": str(done.page)}))
     else:

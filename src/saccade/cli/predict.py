@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ import typer
 
 from saccade.cli.images import exit_if_any, find_each
 from saccade.cli.runs import check_onnx_use, is_onnx, open_run_or_model
+from saccade.cli.sources import PRETRAINED_HELP, require_images, split_words
 from saccade.cli.streams import escape, say
 from saccade.errors import DataError
 
@@ -24,15 +26,16 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def predict(
-    run: Annotated[
-        Path,
+    words: Annotated[
+        list[str],
         typer.Argument(
-            help="A run folder, a folder of save_pretrained, or an exported .onnx file."
+            metavar="[RUN] IMAGES...",
+            help="RUN is a run folder, a folder of save_pretrained, or an exported .onnx file; "
+            "without it a pretrained model is used. IMAGES are files, folders, or - for one image "
+            "from stdin.",
         ),
     ],
-    images: Annotated[
-        list[str], typer.Argument(help="Files, folders, or - for one image from stdin.")
-    ],
+    pretrained: Annotated[str | None, typer.Option(help=PRETRAINED_HELP)] = None,
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show for each image.")] = 3,
     weights: Annotated[
         str | None, typer.Option(help="best or last; default: as the run was configured")
@@ -40,22 +43,23 @@ def predict(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
-    """Classify images with a trained model. URLs are refused. ONNX files need no torch.
+    """Classify images, or files of sequences. URLs are refused. ONNX files need no torch.
 
-    Missing or unreadable images are reported on stderr after the others are classified, and the
-    exit code is 3.
+    A prediction below the model's calibrated confidence is marked as unsure; pretrained models have
+    such a threshold. Missing or unreadable images are reported on stderr after the others are
+    classified, and the exit code is 3.
     """
-    from saccade.data.pictures import find_pictures
-
+    run, images, _ = split_words(words, pretrained)
+    require_images(images)
     folder = None if is_onnx(run) else open_run_or_model(run)
-    names, faults = find_each(find_pictures, images)
+    names, faults = find_each(_finder(folder), images)
     if not names:
         exit_if_any(faults)
     if folder is None:
         check_onnx_use(weights)
-        classify = _onnx_classifier(run, device)
+        classify, unsure_below = _onnx_classifier(run, device), None
     else:
-        classify = _classifier(folder, weights, device)
+        classify, unsure_below = _classifier(folder, weights, device)
     for name in names:
         try:
             ranked = classify(name)[:top]
@@ -64,19 +68,48 @@ def predict(
             continue
         if as_json:
             classes = [{"class": label, "probability": p} for label, p in ranked]
-            typer.echo(json.dumps({"image": name, "classes": classes}))
+            typer.echo(
+                json.dumps({"image": name, "classes": classes, **unsure(ranked, unsure_below)})
+            )
         else:
             line = "  ".join(f"{escape(label)} {p:.3f}" for label, p in ranked)
-            say(f"{escape(name)}  {line}")
+            mark = "unsure: " if unsure(ranked, unsure_below).get("unsure") else ""
+            say(f"{escape(name)}  {mark}{line}")
     exit_if_any(faults)
 
 
-def _classifier(folder: RunFolder | Path, weights: str | None, device: str) -> Classify:
+def unsure(ranked: list[tuple[str, float]], below: float | None) -> dict[str, bool]:
+    """Whether a prediction is unsure, for JSON; empty if the model has no threshold."""
+    return {} if below is None else {"unsure": ranked[0][1] < below}
+
+
+def _finder(folder: RunFolder | Path | None) -> Callable[[list[str]], list[str]]:
+    """The function that expands the words of the command line to files of the run's kind."""
+    from saccade.data.pictures import find_pictures
+    from saccade.runs import RunFolder
+
+    kind = folder.dataset().get("kind") if isinstance(folder, RunFolder) else None
+    if kind not in ("bytes", "symbols"):
+        return find_pictures
+    from saccade.data.text_folder import TEXT_SUFFIXES  # needs torch, which ONNX files do not
+
+    return partial(find_pictures, suffixes=TEXT_SUFFIXES, what="text files")
+
+
+def _classifier(
+    folder: RunFolder | Path, weights: str | None, device: str
+) -> tuple[Classify, float | None]:
     from saccade.train.image_inputs import open_picture
     from saccade.train.inference import Predictor
 
     predictor = Predictor(folder, weights=weights, device=device)
-    return lambda name: predictor.classes(open_picture(name, predictor.info))
+    if predictor.info.is_sequence:
+        return predictor.classes, predictor.unsure_below
+
+    def classify(name: str) -> list[tuple[str, float]]:
+        return predictor.classes(open_picture(name, predictor.info))
+
+    return classify, predictor.unsure_below
 
 
 def _onnx_classifier(path: Path, device: str) -> Classify:

@@ -11,7 +11,7 @@ from saccade.errors import ConfigError
 if TYPE_CHECKING:
     from saccade.runs import RunFolder
 
-__all__ = ["check_onnx_use", "is_onnx", "open_run", "open_run_or_model"]
+__all__ = ["check_onnx_use", "is_onnx", "is_pretrained_name", "open_run", "open_run_or_model"]
 
 
 def is_onnx(path: Path) -> bool:
@@ -28,9 +28,27 @@ def check_onnx_use(weights: str | None) -> None:
         raise ConfigError(f"weights must be unset for an ONNX file, got {weights!r}")
 
 
+def is_pretrained_name(path: Path) -> bool:
+    """True if nothing is at a path and it is the whole name of pretrained weights."""
+    from saccade.models.pretrained import list_pretrained
+
+    return not path.exists() and str(path) in list_pretrained()
+
+
 def open_run_or_model(path: Path) -> RunFolder | Path:
-    """Open a run folder as `open_run` does, or return the path of a `save_pretrained` folder."""
+    """Open a run folder as `open_run` does, or return the path of a `save_pretrained` folder.
+
+    The name of pretrained weights stands for their folder.
+    """
+    if is_pretrained_name(path):
+        from saccade.models.pretrained import pretrained_folder
+
+        path = pretrained_folder(str(path))
     if (path / "config.json").is_file() and not (path / "config.yaml").exists():
+        from saccade.models.hub import has_hash
+
+        if not has_hash(path):
+            _say(f"{str(path)!r}: config.json has no hash, so the model cannot be checked")
         return path
     return open_run(path)
 

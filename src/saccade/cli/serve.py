@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from saccade.cli.runs import is_pretrained_name
 from saccade.cli.streams import say
 from saccade.errors import ConfigError
 
@@ -25,7 +26,7 @@ def serve(
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; other than loopback needs a token.")
+        str, typer.Option(help="Address to listen on; any but loopback needs a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free port.")] = 8000,
     token: Annotated[
@@ -42,11 +43,12 @@ def serve(
     max_batch: Annotated[int, typer.Option(min=1, help="Pictures in one forward pass.")] = 64,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
 ) -> None:
-    """Serve a page that shows what each attention makes of a picture, and a JSON API.
+    """Serve a page with attention maps and predictions of a model, and a JSON API.
 
     Ctrl-C or SIGTERM finishes the requests that have begun and ends the server.
     """
     _check_extra()
+    from saccade.models.pretrained import pretrained_folder
     from saccade.serve import Settings, create_app
     from saccade.serve.served import open_models
     from saccade.serve.start import address, bind, default_model, render_reports, run
@@ -55,7 +57,10 @@ def serve(
         host, port, token, tuple(allow_host or ()), max_queue=queue, max_batch=max_batch
     )
     listening = bind(host, port)
-    chosen = paths or [default_model(_tell)]
+    chosen = [
+        pretrained_folder(str(path)) if is_pretrained_name(path) else path
+        for path in paths or [default_model(_tell)]
+    ]
     models = open_models(chosen, device=device)
     application = create_app(models, settings, reports=render_reports(chosen))
     place = address(settings, listening)

@@ -80,7 +80,7 @@ def tune(
         raise ConfigError("--trials N is needed: the total number of trials")
     else:
         asked = {"metric": metric, "storage": storage}
-        given = {name: value for name, value in asked.items() if value is not None}
+        given: dict[str, Any] = {k: value for k, value in asked.items() if value is not None}
         folder = start_search(out, config, Settings(recipe, trials, **given), say=_say)
     wanted, asked_for = folder.trials_wanted(), folder.settings().trials
     if wanted < asked_for:

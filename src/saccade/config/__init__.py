@@ -19,6 +19,7 @@ from saccade.config.load import (
 from saccade.config.sections import (
     AugmentConfig,
     DataConfig,
+    InitConfig,
     ModelConfig,
     OptimConfig,
     Range,
@@ -34,6 +35,7 @@ __all__ = [
     "AugmentConfig",
     "Config",
     "DataConfig",
+    "InitConfig",
     "ModelConfig",
     "OptimConfig",
     "Range",

@@ -19,6 +19,7 @@ from saccade.config.sections import (
     CANDIDATES,
     AugmentConfig,
     DataConfig,
+    InitConfig,
     ModelConfig,
     OptimConfig,
     Range,
@@ -38,7 +39,7 @@ from saccade.errors import (
 )
 from saccade.io import decode_text, parse_yaml, read_yaml
 from saccade.synonyms import synonyms
-from saccade.upgrades import CONFIG_VERSION, former_attention_options, former_overrides
+from saccade.upgrades import CONFIG_VERSION, former_attention_options, former_overrides, renamed
 
 __all__ = [
     "Config",
@@ -63,6 +64,7 @@ class Config(Section):
 
     version: Annotated[int, Field(strict=True, ge=1)] = CONFIG_VERSION
     model: ModelConfig = ModelConfig()
+    init: InitConfig = InitConfig()
     data: DataConfig = DataConfig()
     augment: AugmentConfig = AugmentConfig()
     optim: OptimConfig = OptimConfig()
@@ -132,6 +134,9 @@ def make_config(values: Mapping[str, Any], *, source: str = "config") -> Config:
 def _upgraded(values: Mapping[str, Any]) -> dict[str, Any]:
     """Convert values of an older version; invalid parts are left for validation to report."""
     version, model = values.get("version"), values.get("model", {})
+    if isinstance(model, Mapping) and isinstance(given := model.get("overrides"), Mapping):
+        model = {**model, "overrides": renamed(given)}
+        values = {**values, "model": model}
     if type(version) is not int or not 1 <= version < CONFIG_VERSION:
         return dict(values)
     model = dict(model) if isinstance(model, Mapping) else model
@@ -211,7 +216,7 @@ def list_recipes() -> list[str]:
 def recipe_text(name: str) -> str:
     """The YAML text of a recipe, including its header comment."""
     if name not in (known := list_recipes()):
-        raise UnknownNameError("recipe", name, known)
+        raise UnknownNameError("recipe, file or folder", name, known)
     return (files("saccade") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
@@ -260,11 +265,12 @@ def _key_paths() -> Iterator[str]:
 def _is_key(path: str) -> bool:
     """True if a dotted path is a key of a run.
 
-    Any single name is accepted below `model.overrides` and `model.attention_options`, which the
-    model checks later.
+    Any single name is accepted below `model.overrides`, `model.attention_options` and
+    `data.options`, which the model and the data set check later.
     """
     section, _, key = path.partition(".")
-    if section == "model" and key.startswith(("overrides.", "attention_options.")):
+    is_open = section == "data" and key.startswith("options.")
+    if is_open or (section == "model" and key.startswith(("overrides.", "attention_options."))):
         return key.count(".") == 1 and not key.endswith(".")
     return section != "tune" and path in _key_paths()
 

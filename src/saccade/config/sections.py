@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     PlainValidator,
     Tag,
+    create_model,
     model_validator,
 )
 
@@ -24,6 +25,7 @@ __all__ = [
     "CANDIDATES",
     "AugmentConfig",
     "DataConfig",
+    "InitConfig",
     "ModelConfig",
     "OptimConfig",
     "Range",
@@ -55,12 +57,16 @@ class ModelConfig(Section):
 
     Attributes:
         name: Name of a model variant.
+        pretrained: Weights to start from: `saccade list weights`. They determine `name` and, unless
+            given, `attention`, `overrides` and the image size of data without a fixed size. The
+            classifier is reset if the classes differ, and learned positions are resampled.
         attention: Attention to use instead of the variant's own.
         overrides: Fields of the variant to change, such as `depth`.
         attention_options: Options of the attention, such as `num_features`.
     """
 
     name: str = "vit_cifar"
+    pretrained: str | None = None
     attention: str | None = None
     overrides: dict[str, Any] = {}
     attention_options: dict[str, Any] = {}
@@ -77,7 +83,8 @@ class DataConfig(Section):
             A folder with both `val/` and `test/` is validated on its `val/`.
         split_seed: Seed of the validation split. It is separate from `run.seed`, so that runs with
             different seeds share one split.
-        num_train: Maximum number of training images, validation images included.
+        num_train: Maximum number of training images, validation images included; the number of
+            items that are generated.
         num_test: Maximum number of test images.
         resident_gib: A Hub data set is kept in memory if its decoded images fit into this size;
             a larger one is streamed in every epoch.
@@ -85,7 +92,8 @@ class DataConfig(Section):
         folds: Number of stratified parts for cross-validation of the training set. `split_seed`
             determines the parts.
         fold: Index of the part that replaces the test set and is not trained on.
-        workers: Processes that read image files; sets in memory need none.
+        options: Options of a generated or text data set, such as `num_pairs` of `recall`.
+        workers: Processes that read image files or generate items; sets in memory need none.
         on_bad_image: `fail` stops at an unreadable image. `skip` leaves it out of the loss and of
             the accuracy.
         max_bad_images: Maximum number of skipped images in a split.
@@ -105,6 +113,7 @@ class DataConfig(Section):
     buffer_mib: Positive = 1024.0
     folds: Annotated[int, Field(ge=2)] | None = None
     fold: CountOrZero | None = None
+    options: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _fold_is_one_of_folds(self) -> DataConfig:
@@ -117,9 +126,46 @@ class DataConfig(Section):
         return self
 
     @property
+    def has_any_size(self) -> bool:
+        """True if the images are resized to `image_size`."""
+        return self.name in {"folder", "shapes"} or ":" in self.name
+
+    @property
     def is_without_validation(self) -> bool:
         """True if there is no validation split. False for a folder, which may have a `val/`."""
-        return self.val_fraction == 0 and self.name != "folder"
+        return self.val_fraction == 0 and self.name not in ("folder", "text_folder")
+
+
+class InitConfig(Section):
+    """Weights of another training that a run starts from.
+
+    Attributes:
+        from: A run folder, a folder of `save_pretrained`, the id of a model on the Hub, or a file
+            of weights. The classifier is reset if the classes differ, and learned positions are
+            resampled if the resolution or the length differs.
+        weights: Weights of a run folder: the best on validation or the last; by default as its
+            `train.evaluate_with` says.
+        reset_head: Reset the classifier also if the classes are the same.
+    """
+
+    weights: Literal["best", "last"] | None = None
+    reset_head: bool = False
+
+    @property
+    def source(self) -> str | None:
+        """The value of `from`, which is a keyword of Python."""
+        found: str | None = getattr(self, "from")
+        return found
+
+
+if not TYPE_CHECKING:
+    InitConfig = create_model(
+        "InitConfig",
+        __base__=InitConfig,
+        __doc__=InitConfig.__doc__,
+        __module__=__name__,
+        **{"from": (str | None, None)},
+    )
 
 
 class AugmentConfig(Section):
@@ -136,6 +182,7 @@ class AugmentConfig(Section):
         mixup: Alpha of mixup's Beta distribution.
         cutmix: Alpha of cutmix's Beta distribution. If both are set, one is chosen per image.
         mix_probability: Probability that an image is mixed.
+        unmixed_fraction: Fraction of the epochs, at the end, in which no image is mixed.
         resized_crop: Smallest and largest area of a random resized crop, as fractions.
     """
 
@@ -149,6 +196,7 @@ class AugmentConfig(Section):
     mixup: NonNegative = 0.0
     cutmix: NonNegative = 0.0
     mix_probability: Fraction = 1.0
+    unmixed_fraction: Fraction = 0.0
     resized_crop: tuple[Fraction, Fraction] | None = None
 
     @model_validator(mode="after")
@@ -183,6 +231,8 @@ class OptimConfig(Section):
         plateau_patience: Epochs without improvement before `plateau` lowers the learning rate.
         plateau_factor: Factor of the learning rate when it is lowered.
         clip_norm: Maximum gradient norm; null disables clipping.
+        layer_decay: The head learns at `lr`. Each block, counted from the last, and at the end the
+            stem, learn this factor slower than the part after them. 1 for equal rates.
     """
 
     name: Literal["adamw", "sgd", "adam", "lion", "muon"] = "adamw"
@@ -201,6 +251,7 @@ class OptimConfig(Section):
     plateau_patience: Count = 5
     plateau_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
     clip_norm: Positive | None = 1.0
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
 
     @model_validator(mode="after")
     def _nesterov_has_momentum(self) -> OptimConfig:
@@ -233,6 +284,10 @@ class TrainConfig(Section):
         evaluate_with: Weights for the test set: the best on validation, or the last.
         device: `auto` takes a GPU if there is one.
         strategy: How several processes share the model: copies (`ddp`) or parts (`fsdp`).
+        teacher: Run folder, or folder of `save_pretrained`, of a model whose probabilities are
+            learned on the same augmented images. Its data must be those of the run.
+        teacher_weight: Share of the teacher in the loss; the targets have the rest.
+        teacher_temperature: Temperature of the probabilities of teacher and model in that loss.
     """
 
     epochs: Count = 10
@@ -250,6 +305,9 @@ class TrainConfig(Section):
     evaluate_with: Literal["best", "last"] = "best"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     strategy: Literal["ddp", "fsdp"] = "ddp"
+    teacher: Path | None = None
+    teacher_weight: Fraction = 1.0
+    teacher_temperature: Positive = 1.0
 
     @model_validator(mode="after")
     def _batch_is_divisible(self) -> TrainConfig:

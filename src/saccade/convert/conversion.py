@@ -73,7 +73,7 @@ class Inspection:
             "attention": config.attention,
             "attention_options": dict(config.attention_options),
             "softmax_blocks": list(config.softmax_blocks),
-            "value_conv": config.value_conv,
+            "local_conv": config.local_conv,
             "data": self.splits.info.name,
             "diagnosis": self.diagnosis.as_json(),
             "teacher_accuracy": self.teacher.accuracy,
@@ -241,7 +241,13 @@ def _plan(
     device: str,
 ) -> Config:
     config = run_config(
-        known.source, known.student.config, data, seed=seed, device=device, overrides=overrides
+        known.source,
+        known.student.config,
+        data,
+        seed=seed,
+        device=device,
+        minutes=minutes,
+        overrides=overrides,
     )
     if any(override.startswith("train.epochs=") for override in overrides):
         return config

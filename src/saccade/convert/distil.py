@@ -52,6 +52,7 @@ class DistillingStepper(Stepper):
     ) -> None:
         assert isinstance(network, VisionTransformer)
         self.student, self.teacher = network, teacher.to(ranks.device).eval().requires_grad_(False)
+        self.teacher.set_compiled(config.train.compile, evaluation=True)
         self.block_steps = 0
         self._matches_blocks = False
         kept = network.config.softmax_blocks
@@ -83,23 +84,35 @@ class DistillingStepper(Stepper):
 
     def _match_blocks(self, images: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         grid = self.student.patch_embed.dynamic_feat_size((images.shape[2], images.shape[3]))
-        count = valid.sum().clamp(min=1)
         losses = torch.zeros(len(images), device=images.device)
+        compare = self.student.part(_relative_error)
         with self.autocasting():
             with torch.no_grad():
                 streams = list(block_inputs(self.teacher, images))
             last = streams[-1]
             for index in self._changed:
                 x, wanted = streams[index], streams[index + 1]
-                found = self.student.blocks[index](x, grid=grid)
-                error = (found.float() - wanted.float()).square().mean(dim=(1, 2))
-                branch = (wanted.float() - x.float()).square().mean(dim=(1, 2))
-                size = (branch * valid).sum() / count
-                losses = losses + error / size.clamp(min=1e-12)
+                found = self.student.run_block(self.student.blocks[index], x, grid=grid)
+                losses = losses + compare(found, wanted, x, valid)
                 last = found if index == len(streams) - 2 else last
             with torch.no_grad():
                 logits = self.student.forward_head(self.student.norm(last))
         return logits, (losses * valid).sum()
+
+
+def _relative_error(found: Tensor, wanted: Tensor, x: Tensor, valid: Tensor) -> Tensor:
+    """Squared error of each image (B,) over the mean square of what the teacher's block adds.
+
+    Args:
+        found: Output of the student's block (B, N, C).
+        wanted: Output of the teacher's block.
+        x: Input of both.
+        valid: (B,), False for rows that do not count.
+    """
+    error = (found.float() - wanted.float()).square().mean(dim=(1, 2))
+    branch = (wanted.float() - x.float()).square().mean(dim=(1, 2))
+    size = (branch * valid).sum() / valid.sum().clamp(min=1)
+    return error / size.clamp(min=1e-12)
 
 
 class DistillingTrainer(Trainer):

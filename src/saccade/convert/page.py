@@ -52,7 +52,7 @@ def _headline(record: Record) -> str:
 def _facts(record: Record) -> list[tuple[str, str]]:
     kept = ", ".join(map(str, record["softmax_blocks"])) or "none"
     options = ", ".join(f"{key}={value}" for key, value in record["attention_options"].items())
-    side = record["value_conv"]
+    side = record.get("local_conv", record.get("value_conv"))
     return [
         ("attention", record["attention"] + (f" ({options})" if options else "")),
         ("layers that keep softmax", kept),

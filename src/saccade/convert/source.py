@@ -115,6 +115,8 @@ def open_source(source: str | Path, weights: str | Path | None = None) -> Source
         return _checked(_from_timm(name, record["architecture"], _weights(folder, weights), record))
     _refuse_weights(weights, name)
     model, info, config = open_saved_model(folder)
+    if not isinstance(model, VisionTransformer):
+        raise ConfigError(f"SOURCE must be an image model, got {type(model).__name__}")
     return _checked(Source(name, "saved model", model, info, config if model.trained else None))
 
 
@@ -155,8 +157,8 @@ def _checked(source: Source) -> Source:
         raise ConfigError(f"SOURCE must have softmax attention, got {config.attention!r}")
     if config.window is not None:
         raise ConfigError("SOURCE must attend over all tokens, got a model with windows")
-    if config.value_conv is not None:
-        raise ConfigError("SOURCE must have no value_conv, got a converted model")
+    if config.local_conv is not None:
+        raise ConfigError("SOURCE must have no local_conv, got a converted model")
     if not config.num_classes or not config.global_pool:
         raise ConfigError("SOURCE must be a classifier, got a model without classes or pooling")
     return source

@@ -66,7 +66,7 @@ def student_config(
         attention=name,
         attention_options=dict(options),
         softmax_blocks=tuple(keep),
-        value_conv=LOCAL_SIDE if local else None,
+        local_conv=LOCAL_SIDE if local else None,
         feature_seed=seed,
         act_drop_rate=None,
         **without,
@@ -107,5 +107,5 @@ def block_inputs(model: VisionTransformer, images: Tensor) -> Iterator[Tensor]:
     grid = model.patch_embed.dynamic_feat_size((images.shape[2], images.shape[3]))
     yield x
     for block in model.blocks:
-        x = block(x, grid=grid)
+        x = model.run_block(block, x, grid=grid)
         yield x

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from saccade.errors import ConfigError
 from saccade.explain.hooks import check_model
 from saccade.explain.images import Album, Picture, denormalize
 from saccade.explain.maps import AttentionMaps, Method, attention_maps, choose
@@ -72,7 +73,7 @@ class Explainer:
     """Computes predictions and attention maps of a run's model.
 
     Args:
-        run: The run folder.
+        run: The run folder, or the path of a folder of `save_pretrained`.
         method: As in `attention_maps`.
         layers: Layers to show; by default up to four, evenly spaced from first to last.
         heads: Heads to show; all by default.
@@ -82,7 +83,7 @@ class Explainer:
 
     def __init__(
         self,
-        run: RunFolder,
+        run: RunFolder | Path,
         *,
         method: Method = "rollout",
         layers: Sequence[int] | None = None,
@@ -91,11 +92,17 @@ class Explainer:
         device: str = "auto",
     ) -> None:
         self._predictor = Predictor(run, weights=weights, device=device)
+        if self._predictor.info.is_sequence:
+            raise ConfigError(
+                "RUN must have an image model to be explained, got a model of "
+                f"{self._predictor.info.input_words}; attention_weights of its layers gives the "
+                "weights of a sequence"
+            )
         self.model = check_model(self._predictor.model)
         depth = len(self.model.blocks)
         self.layers = choose("layers", spread(depth) if layers is None else layers, depth)
         self.heads = choose("heads", heads, self.model.config.num_heads)
-        self.method, self.name = method, run.path.absolute().name
+        self.method, self.name = method, self._predictor.path.absolute().name
         self.album = Album(run, self._predictor.info)
 
     def explain(self, picture: Picture) -> Explanation:

@@ -7,7 +7,8 @@ be computed from them, even if the attention itself never forms the map.
 With a gradient, a row of the map becomes relu(dy/dA * A) for the logit y of the target class
 (arXiv:2103.15679, eq. 5). The fast path does not form A, so autograd gives no dy/dA. But the output
 of a head is o_i = f_i sum_j A_ij v_j, hence dy/dA_ij = f_i (dy/do_i).v_j. The factor f_i (output
-scaling of TaylorShift) is the output of the head if every value is 1.
+scaling of TaylorShift) is the output of the head if every value is 1. It is 1 for attentions whose
+rows need not sum to one (`Attention.rows`), the weights of which are what multiplies the values.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError
-from saccade.layers import MultiHeadAttention
+from saccade.layers import ATTENTIONS, MultiHeadAttention
 from saccade.models import VisionTransformer
 from saccade.ops.arguments import compute_dtype
 from saccade.train.guard import check_outputs
@@ -60,9 +61,11 @@ class LayerInput:
         """f_i dy/do_i and v_j, (B, H, N, D) each."""
         assert self.gradient is not None
         q, k, v = self.attn.heads(self.tokens)
+        slopes = self.gradient.view(*self.tokens.shape[:2], *v.shape[1::2]).transpose(1, 2)
+        if ATTENTIONS[self.attn.attention].rows == "free":
+            return slopes, v
         # One column would suffice, but torch has no fused softmax attention for D != E.
         factor = self.attn.attend(q, k, torch.ones_like(v), grid=self.grid)
-        slopes = self.gradient.view(*self.tokens.shape[:2], *v.shape[1::2]).transpose(1, 2)
         return slopes * factor, v
 
 

@@ -20,6 +20,7 @@ from saccade.errors import ConfigError, DataError
 from saccade.runs import RunFolder
 from saccade.train.image_inputs import normalize, open_picture
 from saccade.train.run_data import check_image, load_run_data
+from saccade.train.saved_model import data_of, load_saved_data
 
 __all__ = ["Album", "Picture", "check_same_images", "denormalize", "pixels_at"]
 
@@ -43,21 +44,25 @@ class Picture:
 
 
 class Album:
-    """The images that a run's model can be given.
+    """The images that a trained model can be given.
 
     Args:
-        run: The run whose data names such as `test:17` refer to.
+        run: The run, or the folder of `save_pretrained`, whose data names such as `test:17` refer
+            to.
         info: Size and normalization of the images that its model expects.
     """
 
-    def __init__(self, run: RunFolder, info: DatasetInfo) -> None:
+    def __init__(self, run: RunFolder | Path, info: DatasetInfo) -> None:
         self.run, self.info = run, info
         self._parts: dict[str, Split] = {}
 
     def part(self, name: str) -> Split:
         """A part of the run's data: `train`, `val` or `test`."""
         if name not in self._parts:
-            splits = load_run_data(self.run, parts=(name,), contents=False)
+            if isinstance(self.run, RunFolder):
+                splits = load_run_data(self.run, parts=(name,), contents=False)
+            else:
+                splits = load_saved_data(self.run, self.info, data_of(self.run))
             self._parts[name] = getattr(splits, name)
         return self._parts[name]
 
@@ -81,7 +86,8 @@ class Album:
         [place] = self.find([place])
         part, index = place.split(":")
         split = self.part(part)
-        check_image(self.run, part, int(index), split)
+        if isinstance(self.run, RunFolder):
+            check_image(self.run, part, int(index), split)
         return pixels_at(split, int(index)), int(split.labels[int(index)])
 
     def _files(self, word: str) -> list[str]:

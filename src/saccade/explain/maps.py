@@ -5,6 +5,9 @@ the mean of the rows of all tokens, with the weights of the pooling. Rollout (ar
 multiplies the attention of all layers, r <- r (I + mean_h A) / 2 from the last to the first. With
 gradients it is r <- r + r mean_h relu(dy/dA * A) (arXiv:2103.15679), minus the initial r.
 
+Weights below zero and rows that do not sum to one (`Attention.rows`) enter as they are, and the
+rollout is divided by its sum. It then has entries below zero too.
+
 r is a row and never a matrix. Rows of A are computed for a few queries at a time and summed. For
 every attention, a layer takes O(H N^2) time and holds `CHUNK_BYTES` of rows at once.
 """
@@ -46,7 +49,8 @@ class AttentionMaps:
     Attributes:
         logits: (B, K).
         weights: (B, L, H, N), the map of each chosen layer and head over all tokens. Each sums to
-            one, except for `gradient`, which multiplies it by its gradient.
+            one, except for `gradient`, which multiplies it by its gradient, and for attentions
+            whose rows need not (`Attention.rows`).
         summary: (B, N), one map that sums to one: the mean over the chosen layers and heads for
             `attention`, otherwise the rollout.
         layers: Indices of the chosen layers.

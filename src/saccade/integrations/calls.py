@@ -90,7 +90,7 @@ def attend(
 def attention_weights(
     core: AttentionCore, q: Tensor, k: Tensor, *, attn_mask: Tensor | None, name: str
 ) -> Tensor:
-    """The attention weights (B, H, N, S); rows sum to one."""
+    """The attention weights (B, H, N, S); `Attention.rows` says what holds of a row."""
     if not isinstance(core, SoftmaxCore):
         key_mask = None if attn_mask is None else key_mask_of(attn_mask, k, name)
         return core.attention_weights(q, k, key_mask=key_mask)

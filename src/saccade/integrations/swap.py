@@ -19,6 +19,7 @@ from saccade.errors import ConfigError
 from saccade.integrations.calls import build_core
 from saccade.layers import MultiHeadAttention
 from saccade.layers.attentions import ATTENTIONS, check_options
+from saccade.models.size_limits import count_tokens
 from saccade.models.transformer import Transformer
 
 __all__ = ["RELATIVE", "Swapped", "has_relative_bias", "swap_attention"]
@@ -201,6 +202,8 @@ def _swap_saccade(
 ) -> None:
     """Replace the cores, and say so in the model's configuration if there is one."""
     config = _swapped_config(model, {place for place, *_ in targets}, name, options)
+    if config is not None and "max_tokens" in ATTENTIONS[name].options:
+        options = {"max_tokens": count_tokens(config), **options}
     made = []
     for place, _, layer, _ in targets:
         assert isinstance(layer, MultiHeadAttention)

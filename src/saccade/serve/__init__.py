@@ -1,4 +1,4 @@
-"""A local page and JSON API that show what each attention makes of a picture.
+"""A local page and JSON API that show attention maps and predictions for each attention.
 
 `create_app` builds the ASGI application. `saccade serve` runs it.
 """

@@ -70,6 +70,7 @@ def make_api(state: State) -> APIRouter:
     _add_models(router, state)  # first, because routes are searched in order
     _add_catalog(router, state)
     _add_views(router, state)
+    _add_measure(router, state)
     return router
 
 
@@ -145,8 +146,6 @@ def _add_models(router: APIRouter, state: State) -> None:
 
 
 def _add_views(router: APIRouter, state: State) -> None:
-    is_measuring = False
-
     @router.post("/explain", response_model=ExplainOut, openapi_extra=image_body(required=False))
     async def explain(
         request: Request,
@@ -193,6 +192,10 @@ def _add_views(router: APIRouter, state: State) -> None:
             "steps": await state.compute.alone(follow),
         }
         return JSONResponse(answer)
+
+
+def _add_measure(router: APIRouter, state: State) -> None:
+    is_measuring = False
 
     @router.post(
         "/measure",

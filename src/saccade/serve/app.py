@@ -72,7 +72,7 @@ def create_app(
     app = FastAPI(
         title="saccade",
         version=__version__,
-        description="What each attention of a vision transformer makes of a picture.",
+        description="Attention maps and predictions of a vision transformer, for each attention.",
         docs_url=None,
         redoc_url=None,
         openapi_url="/api/openapi.json",

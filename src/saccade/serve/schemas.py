@@ -82,6 +82,9 @@ class AttentionOut(BaseModel):
     summary: str
     weight: str
     linear: bool
+    untrained: str | None = Field(
+        description="Why it cannot be swapped in: what is missing before training; null if it can."
+    )
     has_order: bool = Field(description="True if `order` changes it.")
     light: str = Field(description="Its color on light pages.")
     dark: str = Field(description="Its color on dark pages.")

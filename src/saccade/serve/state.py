@@ -158,6 +158,7 @@ def _attention(name: str) -> dict[str, Any]:
         "summary": entry.summary,
         "weight": entry.weight.replace("\\|", "|"),
         "linear": entry.linear,
+        "untrained": entry.untrained,
         "has_order": issubclass(entry.core_class, TaylorCore),
         "light": tone.light,
         "dark": tone.dark,

@@ -57,8 +57,16 @@ def swapped(model: VisionTransformer, swap: Swap) -> VisionTransformer:
 
     Parameters are shared, not copied, unless the swap changes them. Parameters that only the new
     attention has keep their initial values.
+
+    Raises:
+        ConfigError: The attention means nothing before it is trained.
     """
     config = model.config
+    if (reason := ATTENTIONS[swap.attention].untrained) and swap.attention != config.attention:
+        raise ConfigError(
+            f"attention must be one that runs on the weights of {config.attention!r}, got "
+            f"{swap.attention!r}: {reason}"
+        )
     changes: dict[str, Any] = {"attn_drop_rate": 0.0}
     if swap.attention != config.attention:
         changes |= {"attention": swap.attention, "attention_options": _options(config, swap)}

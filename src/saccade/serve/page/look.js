@@ -96,6 +96,8 @@ function controls() {
   const { model, attentions } = shared;
   const orders = ["0", "1", "2", "exact"];
   const log = (value) => 10 ** value;
+  const hidden = Object.keys(attentions).filter((own) => attentions[own].untrained && own !== model.attention);
+  const choices = Object.keys(attentions).filter((own) => !hidden.includes(own));
   byId("look-controls").replaceChildren(
     slider({ id: "layer", label: "Layer", min: 1, max: model.depth, value: layerNow() + 1,
       shown: (n) => `${n} of ${model.depth}`, onchange: (n) => update({ layer: n - 1 }) }),
@@ -112,7 +114,8 @@ function controls() {
     h("fieldset", { class: "field chosen" }, h("legend", {}, "Side by side"), names().map((name, place) => h("select", {
       "aria-label": `Attention ${place + 1}`,
       onchange: (event) => update({ attentions: names().with(place, event.target.value).join(",") }),
-    }, Object.keys(attentions).map((own) => h("option", { value: own, selected: own === name }, own))))),
+    }, choices.map((own) => h("option", { value: own, selected: own === name }, own))))),
+    ...hidden.map((own) => h("small", { class: "not-listed" }, `${own} is not listed: ${attentions[own].untrained}.`)),
   );
   byId("look-controls").onsubmit = (event) => event.preventDefault();
 }
