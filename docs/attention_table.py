@@ -16,11 +16,15 @@ START, END = "<!-- table: attentions -->\n", "<!-- end of table -->\n"
 
 def table() -> str:
     """A row for each entry, in the order of registration."""
-    lines = ["| attention | weight w | cost | options |", "|---|---|---|---|"]
+    lines = [
+        "| attention | weight w | cost | kind | length | rows | options |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for name in ATTENTIONS:
         entry = ATTENTIONS[name]
         options = ", ".join(f"`{option}`" for option in entry.options) or "none"
-        lines.append(f"| `{name}` | {entry.weight} | {entry.cost} | {options} |")
+        cells = (entry.weight, entry.cost, entry.kind, entry.length, entry.rows, options)
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

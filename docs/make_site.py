@@ -118,6 +118,8 @@ def build(out: Path, root: Path = ROOT) -> None:
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         pages = collect(root, work / "pages")
+        for sheet in settings.get("extra_css", ()):
+            shutil.copyfile(root / sheet, work / "pages" / sheet)
         config = work / "mkdocs.yml"
         config.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         subprocess.run(

@@ -56,9 +56,9 @@ plt.show()
 # %% [markdown]
 # ## The linear map
 #
-# 48 raw pixels are a poor description, and the width of the transformer should not depend on the
-# size of a patch. So one linear layer maps every patch to a vector of width C. It is the same layer
-# for all patches.
+# The 48 raw numbers describe a patch poorly, and the width of the transformer should not depend on
+# the size of a patch. So one linear layer maps every patch to a vector of width C. It is the same
+# layer for all patches.
 
 # %%
 C = 48  # width of the model; here it happens to be the size of a patch
@@ -84,10 +84,9 @@ with torch.no_grad():
 torch.testing.assert_close(stem(image[None])[0], tokens)  # the same 64 tokens
 
 # %% [markdown]
-# What did we gain, and what did we lose? The list is short: 64 tokens where there were 1,024 pixels.
-# That matters, because attention compares every token with every other. But the list has no
-# neighbors any more. Nothing says that patch 9 lies below patch 1. [Chapter
-# 3](03-positions.md) gives that back.
+# The list is short: 64 tokens instead of 1,024 pixels. This matters, because attention compares
+# every token with every other. But the list no longer says which patches are neighbors: nothing in
+# it tells that patch 9 lies below patch 1. [Chapter 3](03-positions.md) adds that.
 #
 # ## Exercise
 #

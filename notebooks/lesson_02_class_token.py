@@ -2,11 +2,12 @@
 # # 2. The class token
 #
 # A classifier needs one vector for the whole image. We have 64, one for each patch. Which of them
-# should decide whether this is a ship?
+# should it read?
 #
 # The transformer adds a 65th token. It belongs to no patch. Its start is a vector that the model
-# learns, the same for every image. In the blocks that follow, it looks at the patches and gathers
-# what it needs. At the end it alone is given to the classifier. It is called the *class token*.
+# learns, the same for every image. In the blocks that follow, it attends to the patches and
+# collects information from them. At the end, the classifier reads this token alone. It is called
+# the *class token*.
 
 # %%
 import torch

@@ -2,7 +2,7 @@
 # # 3. Positions
 #
 # Attention treats its tokens as a set. If we shuffle the patches of an image, every patch still
-# finds the same partners, and the class token gathers the same sum. Here is the proof: a model
+# attends to the same patches, and the class token computes the same sum. Here is the proof: a model
 # without positions cannot tell a truck from a shuffled truck.
 
 # %%
@@ -20,17 +20,17 @@ order = torch.randperm(64, generator=torch.Generator().manual_seed(0))
 cells = truck.reshape(3, 8, 4, 8, 4).permute(1, 3, 0, 2, 4).flatten(0, 1)  # 64 patches, chapter 1
 shuffled = cells[order].reshape(8, 8, 3, 4, 4).permute(2, 0, 3, 1, 4).reshape(1, 3, 32, 32)
 
-blind = saccade.create_model("vit_micro_patch4_32", pos_embed="none").eval()
-torch.testing.assert_close(blind(truck), blind(shuffled))  # the same logits
+unordered = saccade.create_model("vit_micro_patch4_32", pos_embed="none").eval()
+torch.testing.assert_close(unordered(truck), unordered(shuffled))  # the same logits
 
 # %% [markdown]
 # The remedy is simple. Add to each token a vector that depends on its place and on nothing else.
 # Then equal patches in different places are different tokens.
 #
 # Where do these vectors come from? One answer is a table that the model learns, like any other
-# parameter. The other is a formula. The classic one uses waves, as a clock does: a fast hand, a
-# slower one, a still slower one. Channel 2i of position p is sin(p / 10000^(2i/C)), and channel
-# 2i + 1 is the cosine. Read together, the hands give the position.
+# parameter. The other is a formula. The classic one uses sine waves, from short to long ones.
+# Channel 2i of position p is sin(p / 10000^(2i/C)), and channel 2i + 1 is the cosine. All waves
+# together identify the position.
 
 
 # %%
@@ -46,10 +46,10 @@ def waves(length, dim):
 C = 48
 line = waves(65, C)  # class token and 64 patches, counted row by row
 
-clock = saccade.create_model("vit_micro_patch4_32", pos_embed="sinusoidal_1d").eval()
-torch.testing.assert_close(clock.pos_embed[0], line)  # ours is the same
+by_formula = saccade.create_model("vit_micro_patch4_32", pos_embed="sinusoidal_1d").eval()
+torch.testing.assert_close(by_formula.pos_embed[0], line)  # ours is the same
 
-assert not torch.allclose(clock(truck), clock(shuffled))  # the order now matters
+assert not torch.allclose(by_formula(truck), by_formula(shuffled))  # the order now matters
 
 # %% [markdown]
 # Counting row by row has a flaw. Patch 9 lies directly below patch 1, but their numbers are 8 apart.
@@ -83,11 +83,12 @@ plt.show()
 
 # %% [markdown]
 # The two pictures on the right show how similar the vectors of all positions are to that of the red
-# one. Counted row by row, its relatives lie on its own row, and the patches above and below it are
-# strangers. On the grid, near is similar in every direction.
+# one. Counted row by row, only positions of the same row are similar; those directly above and
+# below are not. On the grid, near positions are similar in every direction.
 #
 # A learned table starts at random. In large models that have seen many images, it ends up like the
-# picture on the right (arXiv:2010.11929, figure 7): nobody told them that patches form a grid.
+# picture on the right (arXiv:2010.11929, figure 7), although nothing in the model says that patches
+# form a grid.
 #
 # ## Exercise
 #
@@ -98,7 +99,7 @@ plt.show()
 plane.set_input_size(64)  # waves are a formula: they are computed for the new 16 x 16 grid
 learned = saccade.create_model("vit_micro_patch4_32")
 before = learned.pos_embed.detach().clone()
-learned.set_input_size(64)  # a table has no entries for new places: it is stretched like an image
+learned.set_input_size(64)  # a table has no entries for new places: it is resized like an image
 print(tuple(plane.pos_embed.shape), tuple(learned.pos_embed.shape))
 
 stretched = torch.nn.functional.interpolate(

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # 4. Attention
 #
-# So far every token knows one patch. Attention lets the tokens talk. Each token asks a question,
-# the *query*. Each token has a label, the *key*, and something to say, the *value*. A query is
-# compared with all keys. Where they agree, the value counts much; where they do not, it counts
-# little. The answer is an average of the values:
+# So far every token describes one patch. Attention lets tokens exchange information. Three vectors
+# are computed from each token: a *query*, which says what the token looks for, a *key*, by which
+# other tokens find it, and a *value*, which it passes on. A query is compared with all keys. The
+# better they match, the more the value counts. The answer is a weighted average of the values:
 #
 #     scores   s_ij = q_i . k_j / sqrt(D)
 #     weights  w_ij = exp(s_ij) / sum_j exp(s_ij)
@@ -37,10 +37,10 @@ assert (weights > 0).all()
 # %% [markdown]
 # ## Seeing it work
 #
-# In a trained model, queries and keys are learned. But attention works on any vectors, so we can try
-# it on raw pixels. Query, key and value are all the same: the patch itself, with its own mean
-# removed and its length set to 1. Then a score is high if two patches look alike. We multiply by 6,
-# so that the differences show.
+# In a trained model, queries and keys are learned. But attention works on any vectors, so we can
+# try it on raw pixels. Query and key are the pixels of a patch, minus the mean of the image, with
+# length 1. The value is the patch itself. A score is then high if two patches look alike. We
+# multiply scores by 6, so that the differences show.
 
 # %%
 from saccade.data import sample_images
@@ -50,7 +50,7 @@ ship = images[33].float() / 255
 patches = ship.reshape(3, 8, 4, 8, 4).permute(1, 3, 0, 2, 4).reshape(64, 48)
 unit = torch.nn.functional.normalize(patches - patches.mean(), dim=1)
 mixed, weights = attention(6 * unit * 48**0.5, unit, patches)  # the factor cancels sqrt(D)
-asked = (11, 27)  # patches that ask
+asked = (11, 27)  # two queries
 print(names[labels[33]], [f"{float(weights[i].max()):.2f}" for i in asked])
 
 assert weights[asked[0]].argmax() == asked[0]  # nothing is as similar as the patch itself
@@ -74,16 +74,17 @@ for axis in axes:
 plt.show()
 
 # %% [markdown]
-# The patch of the sky finds the sky. The patch of the ship finds the rest of the white hull. The last
-# image shows all answers: each patch is replaced by the average of the patches like it. It is
-# smoother, and patches have learned from others on the far side of the image in one step. A
-# convolution would need many layers for that.
+# The patch of the sky attends to the sky. The patch of the ship attends to the rest of the white
+# hull. The last image shows all answers: each patch is replaced by an average of similar patches.
+# One step carries information across the whole image. A convolution of 3 x 3 pixels would need many
+# layers for that.
 #
 # ## Why divide by sqrt(D)?
 #
 # A score is a sum of D products. If the columns of q and k have variance 1, the score has variance
-# D. With D = 256 a typical score is 16, and exp(16) is nine million: one key takes everything, and
-# the gradient of the others vanishes. Dividing by sqrt(D) brings the variance back to 1.
+# D. With D = 256 a typical score is 16, and exp(16) is nine million: one key gets nearly all of the
+# weight, and the gradient of the others vanishes. Dividing by sqrt(D) brings the variance back to
+# 1.
 
 # %% tags=["picture"] alt="the largest weight among 64 keys over the head dimension: near one without the division by the root of D, small and constant with it"
 dims = [4, 16, 64, 256, 1024]

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # 5. Heads
 #
-# One attention asks one question. A patch has several: what has my color? What continues my edge?
-# So the width C is split into H parts, the *heads*. Each head has its own queries, keys and values
-# of width D = C / H, and does its own attention. The answers are put side by side again, and a last
-# linear layer mixes them.
+# One attention compares patches in one way. Several ways are useful: by color, for example, or by
+# the direction of an edge. So the width C is split into H parts, the *heads*. Each head has its own
+# queries, keys and values of width D = C / H, and does its own attention. The answers are put side
+# by side again, and a last linear layer mixes them.
 
 # %%
 import torch
@@ -44,7 +44,7 @@ torch.testing.assert_close(layer.attention_weights(x), weights)
 
 # %% [markdown]
 # The heads cost nothing extra. Four heads of width 12 do the same number of multiplications as one
-# head of width 48, and they have the same parameters. They only forbid a mixing: column 3 of a query
+# head of width 48, and they have the same parameters. There is one restriction: column 3 of a query
 # is never multiplied with column 30 of a key.
 
 # %%
@@ -59,9 +59,9 @@ assert sum(p.numel() for p in one.parameters()) == sum(p.numel() for p in four.p
 # %% [markdown]
 # ## Three heads that we can understand
 #
-# What heads ask in a trained model is learned, and not always clear. So we build three heads whose
-# questions we know. Head 1 sees the red channel of each patch, head 2 the green, head 3 the blue.
-# Each compares the patches by what it sees.
+# What a head compares in a trained model is learned, and is not always clear. So we build three
+# heads for which we know it. Head 1 sees the red channel of each patch, head 2 the green, head 3
+# the blue. Each compares the patches by what it sees.
 
 # %%
 from saccade.data import sample_images
@@ -89,8 +89,8 @@ plt.show()
 
 # %% [markdown]
 # The same patch gets three different answers. To the head that sees red, the bird and the twigs are
-# alike. The head that sees blue finds the rest of the bird: yellow has no blue. Which answer helps is
-# for the last linear layer to decide.
+# alike. The head that sees blue finds the rest of the bird: yellow has no blue. The last linear
+# layer learns how to combine the answers.
 #
 # ## Exercise
 #

@@ -2,18 +2,19 @@
 # # 6. The encoder block
 #
 # Attention moves information between tokens. But an average of values is a weak computation: it
-# cannot even say "this patch is round *and* dark". So a block has a second part that works on each
-# token by itself: the *MLP*. And because blocks are stacked many times, both parts are wrapped in
-# two safeguards: a *norm* before them and a *residual* around them.
+# cannot combine two properties of a patch, such as "round *and* dark". So a block has a second part
+# that works on each token by itself: the *MLP*. Because blocks are stacked many times, each of the
+# two parts has a *norm* before it and a *residual* around it.
 #
 #     x = x + attention(norm1(x))
 #     x = x + mlp(norm2(x))
 #
-# **Norm.** Each token is shifted and scaled so that its channels have mean 0 and variance 1. Then two
-# learned vectors scale and shift the channels. Whatever the previous block did, this one gets
-# numbers of a known size.
+# **Norm.** Each token is shifted and scaled so that its channels have mean 0 and variance 1. Then
+# two learned vectors scale and shift the channels. So the input of each part has a known scale in
+# every block.
 #
-# **Residual.** The output is added to the input. A block does not replace a token; it corrects it.
+# **Residual.** The output is added to the input. A block adds a correction to a token; it does not
+# replace the token.
 #
 # **MLP.** A linear layer to two or four times the width, a curve called GELU, a linear layer back.
 
@@ -73,10 +74,11 @@ assert 1e-4 < difference.abs().max() < 1e-3
 # %% [markdown]
 # ## What the residual is for
 #
-# Attention averages. Averages of averages all look alike, and after a few blocks every token would be
-# the same vector. (Such a collapse is proved in arXiv:2103.03404.) The residual prevents it, because
-# each token keeps itself. We stack twelve untrained blocks, with and without the "x +", and measure
-# how much the 65 tokens of an image differ from their mean.
+# Attention averages. Averages of averages become more and more alike, and after a few blocks every
+# token would be the same vector. (arXiv:2103.03404 proves this for attention alone, without
+# residual and MLP.) The residual prevents it, because the average is added to the token itself. We
+# stack twelve untrained blocks, with and without the "x +", and measure how much the 65 tokens of
+# an image differ from their mean.
 
 # %%
 blocks = saccade.create_model("vit_micro_patch4_32", depth=12).blocks
@@ -118,9 +120,9 @@ axes[2].legend()
 plt.show()
 
 # %% [markdown]
-# Without the residual, all tokens are equal after a few blocks, and the image is lost. With it, each
-# token stays itself. The residual also gives the gradient a straight road from the output back to
-# the first block.
+# Without the residual, all tokens are equal after a few blocks, and the image is lost. With it,
+# tokens stay different. The residual also passes the gradient unchanged from the output back to the
+# first block.
 #
 # ## Exercise
 #

@@ -61,10 +61,10 @@ print(tuple(shares.shape), f"sum of a row: {float(shares[0].sum()):.3f}")
 
 # %% [markdown]
 # Rollout says where information came from. It does not say whether it mattered. The method
-# `gradient` multiplies every weight with its effect on the predicted class and keeps what speaks for
-# it.
+# `gradient` multiplies every weight with its effect on the predicted class and keeps the positive
+# products.
 
-# %% tags=["picture"] alt="six digits; the same with the rollout in color; the same with the gradient method, which lies on the strokes"
+# %% tags=["picture"] alt="six digits; the same with the rollout in color; the same with the gradient method in color"
 import matplotlib.pyplot as plt
 
 figure, axes = plt.subplots(3, 6, figsize=(9, 4.6), layout="constrained")
@@ -105,7 +105,7 @@ for number, (_, prefix) in enumerate(found, 1):
 
 assert share > 0.95
 
-# %% tags=["picture"] alt="the class tokens of all test images after block 1 and block 2: many groups overlap after block 1 and lie apart after block 2"
+# %% tags=["picture"] alt="the class tokens of all test images after block 1 and block 2: many digits overlap after block 1, fewer after block 2"
 figure, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
 for axis, (number, (_, prefix)) in zip(axes, enumerate(found, 1), strict=True):
     tokens = prefix[:, 0] - prefix[:, 0].mean(dim=0)
@@ -134,6 +134,6 @@ with torch.no_grad():
             drops[i, head] = right - without
 print(f"the most important head is worth {float(drops.max()):.1%}")
 
-# No head does. The others and the residual carry on without it. To name a head by what it seems to
+# No head does: without any one of them the model is nearly as good. To name a head by what it seems to
 # look at is easy; to show that the model needs it is not.
 assert drops.max() < 0.3

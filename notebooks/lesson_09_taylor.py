@@ -61,8 +61,8 @@ plt.show()
 
 # %% [markdown]
 # The parabola is close to the exponential while scores are small. At a standard deviation of 1, a
-# tenth of the attention lies on other keys; at 4, most of it. Two remarks. A model that is *trained*
-# with Taylor attention does not mind: it learns scores that suit it. And below -1 the parabola rises
+# tenth of the attention lies on other keys; at 4, most of it. Two remarks. A model that is
+# *trained* with Taylor attention adapts: it learns other scores. And below -1 the parabola rises
 # again, so a key that is far too different gets more weight, not less. TaylorShift avoids that: it
 # scales every query and key to length 1 and multiplies by a learned temperature tau. Scores then
 # stay between -tau and tau.
@@ -148,7 +148,7 @@ plt.show()
 # %% [markdown]
 # Operations are not seconds. On a GPU, softmax is one highly tuned kernel, and the published code for
 # linear time overtakes it only from about 17,600 tokens at D = 32. With kernels written for it, the
-# crossing is at 614 tokens ([measured](../analyze.md#crossover-when-linear-time-pays)).
+# crossing was at 614 tokens ([measured](../analyze.md#crossover-when-linear-time-pays)).
 #
 # ## Exercise
 #

@@ -60,9 +60,9 @@ torch.testing.assert_close(ours, performer(q, k, v, w), rtol=1e-3, atol=1e-4)
 #
 # ## Orthogonal draws
 #
-# Two random vectors may happen to point the same way, and then the second tells little new. It is
-# better to make them orthogonal, in blocks of D, and to give them the lengths that Gaussian vectors
-# have. Then every block covers all directions.
+# Two random vectors may happen to point in nearly the same direction, and then the second adds
+# little. It is better to make them orthogonal, in blocks of D, and to give them the lengths that
+# Gaussian vectors have. Then every block covers all directions.
 
 # %%
 block = w[:16]
@@ -124,8 +124,9 @@ plt.show()
 # So why do Performers work? Because a model that is trained as a Performer does not need softmax.
 # It needs *some* positive weights that it can learn to use. In our comparison on CIFAR-10, random
 # features of simpler curves (ReLU, GELU) do better than FAVOR+, which estimates softmax
-# ([results](../results.md#nine-attentions-in-one-vit)). What fails is replacing softmax by a Performer
-# in a model that is already trained.
+# ([results](../results.md#nine-attentions-in-one-vit)). A model that was trained with softmax is
+# different: its scores were learned for softmax, and if they are large, a Performer in its place
+# gives other outputs.
 #
 # ## Exercise
 #

@@ -99,7 +99,7 @@ for name, value in error.items():
 assert error[f"learned, {M} features"] < error["equal weights"]
 assert error[f"learned, {M} features"] < error[f"FAVOR+, {M} features"]
 
-# %% tags=["picture"] alt="the loss falls; the map of 64 queries and keys before training is flat, after training it resembles that of softmax but is softer"
+# %% tags=["picture"] alt="the loss falls; the weights of 32 queries and keys: uniform before training, after training similar to those of softmax but less sharp"
 import matplotlib.pyplot as plt
 
 figure, axes = plt.subplots(1, 4, figsize=(11, 2.9), layout="constrained")
@@ -113,15 +113,15 @@ for axis, shown, name in zip(
 plt.show()
 
 # %% [markdown]
-# With the same number of features, the learned ones do better than random ones, which for such scores
-# are no better than equal weights. Taylor, with its 153 fixed features, is better still. None of them
-# reaches the peaks of softmax. 32 positive numbers for a query cannot say which of infinitely many
-# possible keys it wants. [Lesson 12](12-limits.md) makes this precise.
+# With the same number of features, the learned ones do better than random ones, which for such
+# scores are no better than equal weights. Taylor, with its 153 fixed features, is better still.
+# None of them reaches the peaks of softmax. 32 positive numbers cannot single out one of very many
+# possible keys. [Lesson 12](12-limits.md) measures this.
 #
-# In a real model nobody asks the features to imitate softmax. They are trained with everything else
-# on the labels. The price is time: the network runs for every query and every key. In our comparison on
-# CIFAR-10 `performer_ftheta` reaches 88.84 %, softmax 89.40 %, and an epoch takes 2.13 s against
-# 0.76 s ([results](../results.md#nine-attentions-in-one-vit)).
+# In a real model the features do not have to imitate softmax. They are trained with everything else
+# on the labels. The price is time: the network runs for every query and every key. In our
+# comparison on CIFAR-10 `performer_ftheta` reaches 88.84 %, softmax 89.40 %, and an epoch takes
+# 2.13 s against 0.76 s ([results](../results.md#nine-attentions-in-one-vit)).
 #
 # ## Exercise
 #
