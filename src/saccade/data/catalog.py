@@ -16,7 +16,7 @@ from saccade.data.folder import load_folder
 from saccade.data.hub import HUB_PREFIX, load_hub
 from saccade.data.names import TITLES
 from saccade.data.normalization import measure_channels
-from saccade.data.sequence_sets import load_generated, load_pixels
+from saccade.data.sequence_sets import GENERATED, load_generated, load_pixels, refuse_options
 from saccade.data.shapes import DEFAULT_SIZE, SHAPES, shapes_split
 from saccade.data.sources import SOURCES
 from saccade.data.splits import (
@@ -26,7 +26,6 @@ from saccade.data.splits import (
     hold_out_validation,
     limit_and_fold,
 )
-from saccade.data.tasks.options import GENERATED, refuse_options
 from saccade.data.text_folder import load_text_folder
 from saccade.errors import ConfigError, DataError
 from saccade.registry import Registry

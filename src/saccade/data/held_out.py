@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from saccade.data.cache import cache_path, is_cached, read_cached_arrays
 from saccade.data.folder_files import class_names, labeled_images, names_in, split_folders
 from saccade.data.images import opened, read_square
-from saccade.data.keys import Purpose, make_key, permuted
 from saccade.data.named_splits import held_out, name_draws, stratified_sample
 from saccade.data.names import TITLES
+from saccade.data.randomness import Purpose, make_key, numpy_permutation
 from saccade.errors import ConfigError, DataError, UnknownNameError
 
 __all__ = ["CACHED", "TEST_FRACTION", "TEST_SEED", "HeldOut", "load_held_out"]
@@ -115,7 +115,7 @@ def _load_digits() -> HeldOut:
     values, labels = load_digits(return_X_y=True)
     levels = (values * (255 / 16)).round().astype(np.uint8).reshape(-1, 1, 8, 8)
     labels = labels.astype(np.int64)
-    order = permuted(make_key(TEST_SEED, 0, Purpose.SPLIT), len(labels))
+    order = numpy_permutation(make_key(TEST_SEED, 0, Purpose.SPLIT), len(labels))
     test = stratified_sample(labels, order, TEST_FRACTION, spared=1)
     return HeldOut("digits", tuple(map(str, range(10))), labels[test], levels[test])
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from saccade.config import DataConfig
 from saccade.data.block_shuffle import block_range
 from saccade.data.held_out import TEST_FRACTION, TEST_SEED
-from saccade.data.keys import Purpose, make_key, permuted
 from saccade.data.named_splits import (
     fold_by_name,
     hold_out_by_name,
@@ -22,7 +21,7 @@ from saccade.data.named_splits import (
     stratified_sample,
     subset_by_name,
 )
-from saccade.data.randomness import permutation
+from saccade.data.randomness import Purpose, make_key, numpy_permutation, permutation
 from saccade.errors import DataError
 
 __all__ = [
@@ -263,7 +262,7 @@ def stratified_split(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor
 
 def _drawn(labels: Tensor, fraction: float, seed: int, *, spared: int) -> Tensor:
     """Return the mask of a stratified sample that leaves at least `spared` images of each class."""
-    order = permuted(make_key(seed, 0, Purpose.SPLIT), len(labels))
+    order = numpy_permutation(make_key(seed, 0, Purpose.SPLIT), len(labels))
     out = stratified_sample(labels.numpy(), order, fraction, spared=spared)
     return torch.from_numpy(out)
 
