@@ -3,7 +3,7 @@
     python -m benchmarks.high_resolution --out results/high_resolution       # on a GPU
     python -m benchmarks.high_resolution --toy --out /tmp/high_resolution    # one CPU core, minutes
 
-The task is `benchmarks.small_targets`. Every image of the training is new. A network with fine patches
+The task is `benchmarks.small_targets`. Every image is new. A network with fine patches
 is trained with Taylor attention and with softmax, and one with patch 16 with both. All have the
 same width, depth and seconds; the clock counts everything from the first step on: compilation,
 drawing and evaluation. The learning rate follows the clock. Finished trainings in --out are kept.

@@ -15,7 +15,7 @@ from saccade.errors import DataError
 
 if TYPE_CHECKING:
     from saccade.data.check import FolderReport
-    from saccade.data.download import Progress
+    from saccade.data.fetch import Progress
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=False)
 

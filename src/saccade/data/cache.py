@@ -31,6 +31,7 @@ __all__ = [
     "Arrays",
     "cache_dir",
     "cache_path",
+    "exists_safely",
     "is_cached",
     "locked",
     "read_arrays",
@@ -102,6 +103,14 @@ def is_cached(path: Path) -> bool:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
     return True
+
+
+def exists_safely(test: Callable[[], bool]) -> bool:
+    """Call `exists`, `is_file` or `is_dir` of a path; False if the path cannot be accessed."""
+    try:
+        return test()
+    except OSError:
+        return False
 
 
 def write_cache(path: Path, arrays: Arrays, source: str) -> None:

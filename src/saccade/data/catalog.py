@@ -11,9 +11,10 @@ import torch
 from saccade.config import DataConfig
 from saccade.data.cache import Arrays, cache_path, is_cached, read_cache
 from saccade.data.digits import load_digits
-from saccade.data.fetch import check_cached, read_local
+from saccade.data.fetch import check_cached
 from saccade.data.folder import load_folder
 from saccade.data.hub import HUB_PREFIX, load_hub
+from saccade.data.local_copies import read_local
 from saccade.data.names import TITLES
 from saccade.data.normalization import measure_channels
 from saccade.data.sequence_sets import GENERATED, load_generated, load_pixels, refuse_options
