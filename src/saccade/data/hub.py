@@ -20,7 +20,8 @@ from saccade.data.bad_images import bad_image_limit, skip_bad_image
 from saccade.data.images import DEFAULT_IMAGE_SIZE, BadImageError, decode_image
 from saccade.data.memory import load_if_small
 from saccade.data.shards import ShardSource, read_shards
-from saccade.data.splits import TEST_FRACTION, TEST_SEED, Split, divide
+from saccade.data.splits import Split, divide
+from saccade.data.stratify import TEST_FRACTION, TEST_SEED
 from saccade.errors import ConfigError, DataError
 
 __all__ = ["HUB_PREFIX", "load_hub"]

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from saccade.config import DataConfig
 from saccade.data.bad_images import bad_image_limit, skip_bad_image
-from saccade.data.block_shuffle import block_places
 from saccade.data.decoding import read_some
 from saccade.data.images import DEFAULT_IMAGE_SIZE
 from saccade.data.shards import ShardSource
-from saccade.data.splits import Split, limited, select, stratified_subset
+from saccade.data.splits import Split, limited, select
+from saccade.data.stratify import block_places, stratified_subset
 from saccade.errors import ConfigError
 
 __all__ = ["load_if_small"]
