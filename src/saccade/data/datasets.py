@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from saccade.data.cache import Arrays
     from saccade.data.splits import Split, Splits
 
-__all__ = ["DATASETS", "DOWNLOADABLE", "Entry", "list_datasets", "load_splits"]
+__all__ = ["DATASETS", "DOWNLOADABLE", "HUB_PREFIX", "Entry", "list_datasets", "load_splits"]
 
 DOWNLOADABLE = ("cifar10", "cifar100", "mnist", "fashion_mnist")
 """The sets that `saccade data fetch` puts into the cache; see `sources.py`."""
-_HUB = "hf:"  # the start of the name of a set of the Hugging Face hub
+HUB_PREFIX = "hf:"  # the start of the name of a set of the Hugging Face hub
 _SHAPES_TRAIN, _SHAPES_TEST = 8000, 2000
 _SHAPES_SAMPLE, _STREAM_SAMPLE = 64, 512  # images sampled for mean and standard deviation
 
@@ -58,7 +58,7 @@ def load_splits(config: DataConfig, *, by_position: bool = False) -> Splits:
     from saccade.data.sequence_sets import refuse_options
 
     refuse_options(config)
-    if config.name.startswith(_HUB):
+    if config.name.startswith(HUB_PREFIX):
         from saccade.data.hub import load_hub
 
         _refuse_root(config)
