@@ -72,6 +72,14 @@ class Checkpoint:
         files = [self.path / f"{name}.safetensors" for name in names]
         return next((file for file in files if file.exists()), files[-1])
 
+    def discard(self) -> None:
+        """Delete the checkpoint. It is renamed first, so a kill leaves no partial checkpoint."""
+        if self.path.exists():
+            trash = self.path.with_name(f"{TRASH}{self.path.name}")
+            shutil.rmtree(trash, ignore_errors=True)
+            self.path.rename(trash)
+            shutil.rmtree(trash, ignore_errors=True)
+
 
 def parse_rows(text: str) -> list[dict[str, Any]]:
     """Parse the rows of a `metrics.jsonl` before the first invalid one."""
@@ -95,12 +103,3 @@ def copy_metrics(run: Path, checkpoint: Path) -> None:
         sync(run)
         if path.stat().st_size <= MAX_COPIED:
             shutil.copyfile(path, checkpoint / METRICS)
-
-
-def discard(path: Path) -> None:
-    """Delete a checkpoint. It is renamed first, so a kill leaves no partial checkpoint."""
-    if path.exists():
-        trash = path.with_name(f"{TRASH}{path.name}")
-        shutil.rmtree(trash, ignore_errors=True)
-        path.rename(trash)
-        shutil.rmtree(trash, ignore_errors=True)

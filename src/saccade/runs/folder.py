@@ -55,7 +55,6 @@ from saccade.runs.checkpoints import (
     TRASH,
     Checkpoint,
     copy_metrics,
-    discard,
     parse_rows,
 )
 from saccade.runs.finding import no_run_reason, run_paths
@@ -397,7 +396,7 @@ class RunFolder:
             shutil.rmtree(aside, ignore_errors=True)
             raise
         final = aside.with_name(f"step-{step:08d}")
-        discard(final)
+        Checkpoint(step, final).discard()
         aside.rename(final)
         sync(final.parent)
 
@@ -405,7 +404,7 @@ class RunFolder:
         """Delete all but the newest `keep` checkpoints."""
         self.check_owner()
         for checkpoint in self.checkpoints()[:-keep]:
-            discard(checkpoint.path)
+            checkpoint.discard()
 
     def clear_leftovers(self, newest: int) -> None:
         """Delete unfinished folders of killed processes, and rename checkpoints after `newest`."""
