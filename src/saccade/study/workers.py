@@ -23,10 +23,15 @@ from saccade.errors import ConfigError, DataError, Preempted, TrainingError
 from saccade.runs import RunFolder
 from saccade.study.attempts import WORKER_ID, Attempts, one_line
 from saccade.study.idleness import IdleWatch, hang_limit_s
-from saccade.train.hangs import LIMIT_S, kill_if_hung
-from saccade.train.parent import end_with_parent
 from saccade.train.progress import print_line
-from saccade.train.signals import Interrupted, StopRequest, stop_signals
+from saccade.train.signals import (
+    LIMIT_S,
+    Interrupted,
+    StopRequest,
+    end_with_parent,
+    kill_if_hung,
+    stop_signals,
+)
 
 __all__ = [
     "WORKER",

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError
-from saccade.train.parent import end_with_parent
+from saccade.train.signals import end_with_parent
 
 __all__ = ["Ranks", "connect", "full", "like"]
 
