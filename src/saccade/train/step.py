@@ -20,10 +20,10 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from saccade.config import Config
 from saccade.data import Batch
+from saccade.errors import is_out_of_memory
 from saccade.train.checkpoint import MovingAverage
 from saccade.train.distributed import Ranks
 from saccade.train.guard import FiniteGuard, first_bad_layer
-from saccade.train.memory import is_out_of_memory
 from saccade.train.optimizers import build_optimizers, make_capturable, update_learning_rate
 from saccade.train.teacher import Teacher
 
