@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -36,6 +37,12 @@ class StopRequest:
         if number == signal.SIGINT and self.signal == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = number
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until a signal asks to stop, at most for these seconds."""
+        until = time.monotonic() + seconds
+        while not self.signal and time.monotonic() < until:
+            time.sleep(0.05)
 
 
 def handled(numbers: Sequence[signal.Signals]) -> list[signal.Signals]:
