@@ -1,7 +1,7 @@
 """Whole heads: one program takes a head from its keys to its outputs, or back.
 
 The same sums and steps as in `state` and `tokens`, with all features at once. States and sums stay
-on the chip, nothing is summed in pieces, and the features of a query are formed once for both uses
+on the chip, nothing is summed in chunks, and the features of a query are formed once for both uses
 that the backward pass has for them. For many heads with few features.
 """
 
@@ -147,14 +147,14 @@ def head_forward(
     weight_sum = tl.zeros([BM], tl.float32)
     u_sum = tl.zeros([SUMS, CALL.EP], tl.float32)
     peak = tl.full([BM], float("-inf"), tl.float32)
-    tally = tl.zeros([BN], tl.float32)
+    y_sum = tl.zeros([BN], tl.float32)
     for start in range(0, keys, BN):
         state_sum, weight_sum, u_sum, peak, y = add_tokens(
             state_sum, weight_sum, u_sum, peak, p_k, p_v, p_mask, None, None, w, rest, features,
             start, keys, factor, norm, (kn, kd, vn, vd), CALL, BM, BN, False, MASKED,
         )  # fmt: skip
-        tally += y
-    count = tl.sum(tally, axis=0)
+        y_sum += y
+    count = tl.sum(y_sum, axis=0)
     if CALL.MAP == "favor_softmax":
         key_top = tl.max(tl.where(m_features, peak, float("-inf")), axis=0)
         key_top = tl.where(key_top == float("-inf"), 0.0, key_top)
@@ -333,16 +333,16 @@ def head_backward(
     state_sum = tl.zeros([BM, CALL.EP], tl.float32)
     weight_sum = tl.zeros([BM], tl.float32)
     u_sum = tl.zeros([1, CALL.EP], tl.float32)
-    tally = tl.zeros([BN], tl.float32)
+    y_sum = tl.zeros([BN], tl.float32)
     for start in range(0, queries, BN):
         state_sum, weight_sum, u_sum, y = _query_step(
             state_sum, weight_sum, u_sum, p_q, p_grad, p_out, p_total, p_top, p_dq,
             w, rest, state, weight, m_features, start, queries, factor, root,
             (qn, qd, gn, gd, on, dqn), CALL, BN, PADDED,
         )  # fmt: skip
-        tally += y
+        y_sum += y
     state_sum, weight, base, _ = _complete_state(
-        state_sum, weight_sum, u_sum, tl.sum(tally, axis=0), m_features, constant, eps
+        state_sum, weight_sum, u_sum, tl.sum(y_sum, axis=0), m_features, constant, eps
     )
     state = rounded(state_sum, CALL.OPERAND)
     p_k += head_offset(i_bh, heads, kb, kh)

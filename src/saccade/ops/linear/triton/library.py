@@ -32,7 +32,7 @@ __all__ = [
     "store_state",
 ]
 
-# One compiled variant serves every number of tokens, heads and pieces.
+# One compiled variant serves every number of tokens, heads and chunks.
 RUNTIME_SIZES = ["heads", "tokens", "splits", "chunk", "queries", "keys"]
 
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))

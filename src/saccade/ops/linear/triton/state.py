@@ -37,7 +37,7 @@ from saccade.ops.linear.triton.library import (
     store_rows,
     store_state,
 )
-from saccade.ops.linear.triton.shapes import Call, HeadState, QueryRows, pieces_of, state_dtype
+from saccade.ops.linear.triton.shapes import Call, HeadState, QueryRows, splits_of, state_dtype
 
 __all__ = ["add_tokens", "run_state", "with_constant"]
 
@@ -270,7 +270,7 @@ def run_state(
     (batch, heads, length), m, e = x.shape[:3], call.num_features, call.width
     blocks = call.tiles("state")
     count, groups = batch * heads, triton.cdiv(m, blocks["BM"])
-    splits = pieces_of(count * groups, length, blocks, x.device)
+    splits = splits_of(count * groups, length, blocks, x.device)
     chunk = triton.cdiv(triton.cdiv(length, splits), blocks["BN"]) * blocks["BN"]
     peaked = call.feature_map == "favor_softmax" and queries is None
     new = x.new_empty
