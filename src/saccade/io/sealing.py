@@ -1,4 +1,4 @@
-"""A hash of a JSON object that lies in the object itself, so that later edits are noticed."""
+"""A hash stored inside the JSON object that it protects, so that later edits are detected."""
 
 from __future__ import annotations
 
