@@ -28,7 +28,7 @@ from saccade.environment import describe_environment, hardware_slug, resolve_dev
 from saccade.explain.sheet import MUTED, SMALL, TITLE, Sheet, save
 from saccade.io import read_json_object, write_json
 from saccade.models import create_model
-from saccade.train.memory import peak_memory_mib, start_peak_memory
+from saccade.train.run_summary import peak_memory_mib, start_peak_memory
 
 COLORS = {"taylor": "#0b6e4f", "softmax": "#c1440e"}
 
