@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from saccade.config import DataConfig
 from saccade.data import DATASETS, list_datasets, load_splits, stratified_split
-from saccade.data.normalization import channel_statistics
+from saccade.data.decoding import channel_statistics
 from saccade.data.sources import SOURCES
 from saccade.data.stratify import stratified_fold, stratified_subset
 from saccade.errors import ConfigError, DataError, UnknownNameError
