@@ -82,11 +82,7 @@ class Attempt:
 
 
 class Attempts:
-    """The attempts of a study.
-
-    Args:
-        folder: Folder of the records; created when the first attempt begins.
-    """
+    """The attempts of a study."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -166,13 +166,6 @@ def run_workers(
     A stop signal is passed on as SIGTERM, and the workers save and exit. Workers that take longer
     than `STOP_S` are killed. A second Ctrl-C kills them at once.
 
-    Args:
-        module: Module that a worker runs.
-        arguments: Arguments of the module.
-        jobs: Number of workers.
-        attempts: Attempts of the study.
-        is_work_left: Returns True if a worker that died should be replaced.
-
     Returns:
         The exit codes in the order in which the workers ended; negative ones are signals.
 

@@ -102,13 +102,7 @@ def evaluate_run(
 def data_to_evaluate(
     folder: RunFolder | str | Path, *, name: str | None = None, root: Path | None = None
 ) -> DataConfig | None:
-    """The `data` argument of `evaluate_run`; None for the run's own data at its own place.
-
-    Args:
-        folder: A run folder, or a folder of `save_pretrained`.
-        name: The name of another data set; its images are resized for the model.
-        root: The folder of the data.
-    """
+    """The `data` argument of `evaluate_run`; None for the run's own data at its own place."""
     if is_saved_model(folder):
         return data_of(cast(str | Path, folder), name=name, root=root)
     own = RunFolder.open(folder).config().data
@@ -245,11 +239,7 @@ def _device(device: str) -> DeviceChoice:
 
 
 def open_sequence(name: str | Path, info: DatasetInfo) -> Tensor:
-    """Read a file as symbols (N,), int64.
-
-    Raises:
-        DataError: The file cannot be read, or is no input of a model for this data.
-    """
+    """Read a file as symbols (N,), int64."""
     path = Path(name)
     if info.kind == "pixels":
         side = math.isqrt(info.max_length)
@@ -275,11 +265,7 @@ def open_sequence(name: str | Path, info: DatasetInfo) -> Tensor:
 
 
 def as_sequence(given: object, info: DatasetInfo) -> Tensor:
-    """Convert symbols, or the path of a file, to the input (N,) of a sequence model.
-
-    Raises:
-        ConfigError: It has the wrong length, or symbols that the data does not have.
-    """
+    """Convert symbols, or the path of a file, to the input (N,) of a sequence model."""
     if isinstance(given, (str, Path)):
         return open_sequence(given, info)
     if not isinstance(given, (Tensor, list, tuple)):

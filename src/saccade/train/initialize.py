@@ -267,9 +267,6 @@ def read_start(
     """The weights that a run starts from: the given ones, else those of `init.from`.
 
     A run that resumes from a checkpoint does not need `init.from`, which may be gone by then.
-
-    Raises:
-        ConfigError: The weights cannot be read.
     """
     if isinstance(given, (str, Path)):
         return InitialWeights.read(given)
@@ -294,9 +291,6 @@ def with_pretrained_model(config: Config) -> Config:
 
     The run's configuration then describes its model whole, so that its folder can be used where the
     pretrained weights are not.
-
-    Raises:
-        ConfigError: `init.from` is given too, or the weights cannot be read.
     """
     name = config.model.pretrained
     if name is None:
@@ -366,11 +360,7 @@ class InitialWeights:
 
     @classmethod
     def read(cls, path: str | Path) -> InitialWeights:
-        """Read a file.
-
-        Raises:
-            ConfigError: The file is missing, or not a whole safetensors file.
-        """
+        """Read a file."""
         try:
             with open_regular(Path(path)) as file:
                 content = bytearray(os.fstat(file.fileno()).st_size)

@@ -53,16 +53,6 @@ MIN_SCALE = 2.0**-16
 class Trainer:
     """The training of one run.
 
-    Args:
-        config: The configuration of the run.
-        splits: The data.
-        run: The run folder to write.
-        ranks: The processes that share the work.
-        reporter: Shows the progress.
-        stop: Holds the signal that asked to stop, if any.
-        on_epoch: Called with each epoch's row of metrics.
-        initial: Weights to start from.
-
     Attributes:
         trackers: Receive the metrics as well; empty until set.
     """

@@ -199,19 +199,10 @@ def dry_run(
 ) -> dict[str, Any]:
     """Do what `train` does up to and including one step, with the same errors; write nothing.
 
-    Args:
-        config: The configuration of the run.
-        out: The run folder to inspect; None inspects no folder.
-        resume: Take the next step of the run in `out`.
-        quiet: Do not report that the run is already finished.
+    With `resume` it is the next step of the run in `out`; None as `out` inspects no folder.
 
     Returns:
         Facts about the run; its summary if it is already finished.
-
-    Raises:
-        ConfigError: The configuration or the folder cannot be used.
-        DataError: The data cannot be used.
-        TrainingError: Memory ran out, a process was lost, or the disk is full.
     """
     config = with_pretrained_model(config)
     with set_up_machine(config), closing(connect(config.train.device)) as ranks:

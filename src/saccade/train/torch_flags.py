@@ -41,9 +41,6 @@ def set_up_machine(config: Config) -> Iterator[None]:
     The previous flags are restored afterwards, with two exceptions. cuBLAS may have read
     `CUBLAS_WORKSPACE_CONFIG` already. If the caller set the precision of a single backend, the
     value of `torch.get_float32_matmul_precision` cannot be read before, and so not restored.
-
-    Raises:
-        ConfigError: See `check_machine`.
     """
     check_machine(config)
     deterministic = config.train.deterministic

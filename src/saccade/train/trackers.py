@@ -81,14 +81,7 @@ class Trackio:
 
 
 class WeightsAndBiases:
-    """A run of W&B. `WANDB_MODE`, `WANDB_ENTITY` and the other variables of W&B apply.
-
-    Args:
-        folder: The run folder; W&B writes its files there.
-        name: Name of the entry.
-        entry: Id of the entry.
-        config: Configuration of the run.
-    """
+    """A run of W&B. `WANDB_MODE`, `WANDB_ENTITY` and the other variables of W&B apply."""
 
     def __init__(self, folder: Path, name: str, entry: str, config: Config) -> None:
         import wandb
@@ -117,10 +110,7 @@ class WeightsAndBiases:
 class MLflow:
     """A run of MLflow, on the server or in the database of `MLFLOW_TRACKING_URI`.
 
-    Args:
-        name: Name of the entry.
-        entry: MLflow's id of the entry; empty for a new one.
-        config: Configuration of the run, which a new entry gets as parameters.
+    `entry` is MLflow's id of the run; empty for a new one, which gets the configuration.
     """
 
     def __init__(self, name: str, entry: str, config: Config) -> None:
@@ -181,12 +171,6 @@ def open_trackers(config: Config, folder: Path, step: int, logged: set[Row]) -> 
     """Open the trackers of `run.trackers`.
 
     Call `check_trackers` first.
-
-    Args:
-        config: Configuration of the run.
-        folder: The run folder.
-        step: Step after which the run starts or resumes.
-        logged: Rows that the run logged before it was resumed.
     """
     path, entries = folder.resolve(), folder / "trackers.json"
     known = read_json_object(entries) if entries.exists() else {}

@@ -72,11 +72,7 @@ HELD_OUT_IMAGES = 64
 
 
 def measure(folder: ComparisonFolder) -> None:
-    """Measure every set-up that has a finished run and was not measured yet.
-
-    Raises:
-        Preempted: A signal asked to stop.
-    """
+    """Measure every set-up that has a finished run and was not measured yet."""
     together = folder.trained_together()
     with stop_signals() as stop:
         for setup in _setups(folder):
@@ -116,10 +112,8 @@ def measure_run(
 ) -> dict[str, Any]:
     """Latency, memory and approximation error of a finished run's model, as JSON values.
 
-    Args:
-        run: The run.
-        speed: If True, also measure training speed.
-        runs: Runs that determine the number of CPU threads; `run` alone by default.
+    With `speed` also its training speed. `runs`, by default the run alone, determine the number of
+    CPU threads.
     """
     config = run.config()
     with set_up_machine(config), _threads_of([run] if runs is None else runs):
@@ -170,10 +164,6 @@ def _measure_run(run: RunFolder, config: Config, *, speed: bool) -> dict[str, An
 @torch.no_grad()
 def approximation_error(model: nn.Module, images: Tensor) -> float | None:
     """Relative error of the attention to the softmax it approximates, averaged over layers.
-
-    Args:
-        model: Model in evaluation mode.
-        images: Held-out images, from which the model computes q, k and v.
 
     Returns:
         The relative error of the outputs; None if the attention does not approximate softmax.

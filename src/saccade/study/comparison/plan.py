@@ -204,13 +204,7 @@ OPTIONS = "model.attention_options."
 
 
 def check_tuning(asked: Config, trials: int, folds: int | None) -> None:
-    """Refuse settings with which the attentions cannot be tuned alike on validation images.
-
-    Args:
-        asked: The recipe with all overrides.
-        trials: Number of trials of each attention.
-        folds: Number of folds, None without cross-validation.
-    """
+    """Refuse settings with which the attentions cannot be tuned alike on validation images."""
     if trials < 1:
         raise ConfigError(f"--tune must be at least 1, the number of trials, got {trials}")
     if folds is not None:
@@ -232,11 +226,6 @@ def search_config(config: Config, attention: str, asked: Config) -> Config:
 
     The recipe's search section replaces the candidates of keys that the attention declares. Its
     other keys are not searched.
-
-    Args:
-        config: Configuration of the first run with the shared setting.
-        attention: Name of the attention.
-        asked: The recipe with all overrides.
     """
     declared = ATTENTIONS[attention].search
     space = {

@@ -28,11 +28,7 @@ POLL_S = 0.5
 class Watcher:
     """Polls the folder of a comparison, shows its progress, and reports when runs end.
 
-    Args:
-        folder: The comparison, including runs of other workers.
-        since: Runs that failed before this time count as not ended, since they are tried again.
-        on_change: Called when a run has ended.
-        quiet: Show nothing.
+    Runs that failed before the time `since` count as not ended, since they are tried again.
     """
 
     def __init__(

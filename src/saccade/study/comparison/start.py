@@ -243,16 +243,9 @@ def failed_runs(left_out: list[dict[str, str]]) -> str:
 def estimate(plan: Plan) -> dict[str, Any]:
     """Count trials and runs, and measure a few training steps of each attention.
 
-    Args:
-        plan: Plan from `make_plan`.
-
     Returns:
         JSON values. `seconds` is the training time if runs are made one at a time and no trial is
         pruned; None if some model does not fit in memory.
-
-    Raises:
-        ConfigError: A model or a search space is invalid.
-        DataError: The data cannot be read.
     """
     first = plan.config(plan.jobs()[0])
     check_machine(first)

@@ -108,13 +108,7 @@ def _check_value(
 def _importance(
     study: optuna.Study, metric: str, ranked: Sequence[float]
 ) -> tuple[dict[str, float] | None, str | None]:
-    """Importance of each key by PED-ANOVA, or the reason why it was left out.
-
-    Args:
-        study: The search.
-        metric: Metric that the search optimizes.
-        ranked: Values of the complete trials, best first.
-    """
+    """Importance of each key by PED-ANOVA, or the reason why it was left out."""
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
     if len(ranked) < MIN_FOR_IMPORTANCE:

@@ -68,13 +68,9 @@ class Taken:
 
 
 def work(folder: TuningFolder, say: Say, *, since: float = 0.0, index: int = 0) -> None:
-    """Run trials until none is left.
+    """Run trials until none is left, as the only worker with this index.
 
-    Args:
-        folder: Folder of the search.
-        say: Called with each line of progress output.
-        since: Disk errors before this time do not count.
-        index: Index of this worker. No other worker may have it.
+    Disk errors before the time `since` do not count.
 
     Raises:
         DataError: The data cannot be loaded.
@@ -92,12 +88,9 @@ def work(folder: TuningFolder, say: Say, *, since: float = 0.0, index: int = 0) 
 
 
 def share_unfinished(folder: TuningFolder, workers: int, busy: Set[int] = frozenset()) -> None:
-    """Give the trials of workers that no longer exist to others.
+    """Give the trials of workers that no longer exist to the `workers` to come.
 
-    Args:
-        folder: Folder of the search.
-        workers: Number of workers to come.
-        busy: Indices of workers that are running.
+    Workers with the indices `busy` are running.
     """
     study = folder.load()
     for frozen in study.get_trials(deepcopy=False):
@@ -196,11 +189,7 @@ def _run_and_record(folder: TuningFolder, taken: Taken, say: Say, since: float) 
 
 
 def _attempt(folder: TuningFolder, taken: Taken, say: Say, since: float) -> Outcome | None:
-    """Run a trial and return its outcome; None after a disk error that allows another attempt.
-
-    Raises:
-        TrainingError: The disk has failed `MAX_ATTEMPTS` times.
-    """
+    """Run a trial and return its outcome; None after a disk error that allows another attempt."""
     run = folder.run(taken.trial.number)
     name, step = run.path.name, run.newest_step()
     failures = folder.attempts.failures(name, step)
