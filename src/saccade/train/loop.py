@@ -28,7 +28,7 @@ from saccade.train.evaluation import Evaluation, evaluate_fitting
 from saccade.train.guard import outputs_error
 from saccade.train.initialize import InitialWeights, Pretrained, fill_start
 from saccade.train.optimizers import learning_rate_factor
-from saccade.train.progress import Reporter
+from saccade.train.progress import SilentReporter
 from saccade.train.run_summary import (
     holds_earlier_runs,
     last_val_accuracy,
@@ -64,7 +64,7 @@ class Trainer:
         *,
         run: RunFolder,
         ranks: Ranks,
-        reporter: Reporter,
+        reporter: SilentReporter,
         stop: StopRequest,
         on_epoch: EpochWatcher | None = None,
         initial: InitialWeights | Pretrained | None = None,
