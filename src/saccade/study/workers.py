@@ -240,7 +240,7 @@ def _is_to_replace(worker: _Worker, attempts: Attempts, stop: StopRequest) -> bo
     if run is not None:
         print_line(f"{run}: {worker.death()}")
         return True
-    return code != 0 and code not in REPORTED and attempts.was_at_something(worker.id)
+    return code != 0 and code not in REPORTED and bool(attempts.made_by(worker.id))
 
 
 def _stop(workers: Sequence[_Worker]) -> None:

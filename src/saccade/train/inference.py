@@ -143,7 +143,8 @@ class Predictor:
     def __init__(
         self, run: RunFolder | str | Path, *, weights: str | None = None, device: str = "auto"
     ) -> None:
-        self.device = connect(_device(device)).device
+        _check("device", device, DeviceChoice)
+        self.device = connect(cast(DeviceChoice, device)).device
         self.run: RunFolder | None = None
         self.weights: Literal["best", "last", "saved"] = "saved"
         self.unsure_below: float | None = None
@@ -157,7 +158,9 @@ class Predictor:
         else:
             self.run = RunFolder.open(run)
             self.path = self.run.path
-            model, self.info, file = load_weights(self.run, _which(weights))
+            if weights is not None:
+                _check("weights", weights, Which)
+            model, self.info, file = load_weights(self.run, cast(Which | None, weights))
             self.weights = "best" if file.stem == "best" else "last"
             self._config = self.run.config()
         self.model = model.to(self.device)
@@ -225,17 +228,6 @@ class Predictor:
 def _check(argument: str, value: str, choices: Any) -> None:
     if value not in get_args(choices):
         raise UnknownNameError(argument, value, get_args(choices))
-
-
-def _which(weights: str | None) -> Which | None:
-    if weights is not None:
-        _check("weights", weights, Which)
-    return cast(Which | None, weights)
-
-
-def _device(device: str) -> DeviceChoice:
-    _check("device", device, DeviceChoice)
-    return cast(DeviceChoice, device)
 
 
 def open_sequence(name: str | Path, info: DatasetInfo) -> Tensor:

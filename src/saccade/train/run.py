@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from saccade.config import Config
 from saccade.environment import describe_run
 from saccade.errors import TrainingError, writing_error
 from saccade.runs import RunFolder
-from saccade.train.build import describe_data
 from saccade.train.cost import describe_cost
 from saccade.train.distributed import connect
 from saccade.train.failures import (
@@ -175,7 +175,7 @@ def _write_descriptions(trainer: Trainer, start: Start) -> None:
     for warning in record_run_split(run, trainer.splits):
         trainer.reporter.note(warning)
     if not run.holds("dataset.json"):
-        run.write("dataset.json", describe_data(trainer.splits.info))
+        run.write("dataset.json", asdict(trainer.splits.info))
     if trainer.initial is not None and start.checkpoint is None:
         run.write("initial.json", trainer.initial)
     known = run.environment()

@@ -135,7 +135,15 @@ def _threads_of(runs: Iterable[RunFolder]) -> Iterator[None]:
 def _measure_run(run: RunFolder, config: Config, *, speed: bool) -> dict[str, Any]:
     ranks = connect(config.train.device)
     splits = load_run_data(run, parts=("train", "test"))
-    loader = _test_loader(splits, config.train.eval_batch_size, ranks.device)
+    loader = make_loader(
+        splits.test,
+        splits.info,
+        batch_size=min(config.train.eval_batch_size, len(splits.test)),
+        augment=None,
+        seed=0,
+        device=ranks.device,
+        shuffle=False,
+    )
     images = next(loader.epoch(0)).images
     trained = run.newest_intact()[0] is not None
     model = load_model(run)[0] if trained else build_model(config, splits.info).eval()
@@ -187,18 +195,6 @@ def approximation_error(model: nn.Module, images: Tensor) -> float | None:
         for hook in hooks:
             hook.remove()
     return statistics.fmean(errors) if errors else None
-
-
-def _test_loader(splits: Splits, batch_size: int, device: torch.device) -> Loader:
-    return make_loader(
-        splits.test,
-        splits.info,
-        batch_size=min(batch_size, len(splits.test)),
-        augment=None,
-        seed=0,
-        device=device,
-        shuffle=False,
-    )
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,7 +35,7 @@ from saccade.errors import (
 )
 from saccade.io import locked
 from saccade.runs import RunFolder
-from saccade.study.attempts import MAX_ATTEMPTS, Attempt, one_line, reason_of
+from saccade.study.attempts import MAX_ATTEMPTS, one_line, reason_of
 from saccade.study.tuning.folder import TuningFolder
 from saccade.study.tuning.results import chosen_epoch, write_results
 from saccade.study.tuning.space import draw, trial_config
@@ -169,7 +169,8 @@ def _run_and_record(folder: TuningFolder, taken: Taken, say: Say, since: float) 
     say(f"trial {number}: {', '.join(f'{k}={_short(v)}' for k, v in taken.values.items())}")
 
     def record() -> dict[str, Any] | None:
-        if not _is_ended(taken.trial) and outcome is not None:
+        saved = taken.trial.study.get_trials(deepcopy=False)[number]
+        if not saved.state.is_finished() and outcome is not None:
             _record(taken.trial, *outcome)
         best: dict[str, Any] | None = write_results(folder, taken.trial.study)["best"]
         return best
@@ -197,7 +198,7 @@ def _attempt(folder: TuningFolder, taken: Taken, say: Say, since: float) -> Outc
     if len(deaths) >= MAX_ATTEMPTS:
         message = f"{len(deaths)} workers in a row died at the same step: {reason_of(deaths)}"
         return "FAIL", None, f"failed: {message}"
-    failed_before = _io_errors(failures, since)
+    failed_before = [f for f in failures if f.end == "io error" and f.started >= since]
     attempt = _retry(lambda: folder.attempts.begin(name, step), say)
     try:
         with folder.attempts.ending(attempt):
@@ -213,10 +214,6 @@ def _attempt(folder: TuningFolder, taken: Taken, say: Say, since: float) -> Outc
             raise failed from None
         say(f"trial {taken.trial.number}: {message} (attempt {number} of {MAX_ATTEMPTS})")
         return None
-
-
-def _io_errors(failures: Sequence[Attempt], since: float) -> list[Attempt]:
-    return [f for f in failures if f.end == "io error" and f.started >= since]
 
 
 def _run(folder: TuningFolder, taken: Taken, say: Say) -> Outcome:
@@ -269,11 +266,6 @@ def find_value(
         return float(reported[epoch])
     is_cached = metric == "val_accuracy" and summary["selected"] == "best"
     return float(summary["val_accuracy_best"]) if is_cached else None
-
-
-def _is_ended(trial: optuna.Trial) -> bool:
-    """True if the study has the outcome of a trial."""
-    return trial.study.get_trials(deepcopy=False)[trial.number].state.is_finished()
 
 
 def _watcher(taken: Taken, metric: str, config: Config) -> Callable[[Mapping[str, Any]], None]:
