@@ -77,6 +77,12 @@ class StopRequest:
             raise KeyboardInterrupt
         self.signal = number
 
+    def wait(self, seconds: float) -> None:
+        """Sleep until a signal asks to stop, at most for these seconds."""
+        until = time.monotonic() + seconds
+        while not self.signal and time.monotonic() < until:
+            time.sleep(0.05)
+
 
 def handled(numbers: Sequence[signal.Signals]) -> list[signal.Signals]:
     """The signals that this process should handle.

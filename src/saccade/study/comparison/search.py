@@ -8,7 +8,6 @@ are judged on validation images only.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -27,7 +26,7 @@ from saccade.study.tuning.space import values_of
 from saccade.study.tuning.trials import work as work_on
 from saccade.study.workers import leave_if_asked
 from saccade.train.progress import print_line
-from saccade.train.signals import StopRequest, stop_signals
+from saccade.train.signals import stop_signals
 
 __all__ = [
     "check_untested",
@@ -84,7 +83,7 @@ def search(
     with stop_signals() as stop:
         while names := [name for name in unfinished(folder) if unit in (None, unit_of(name))]:
             if not any(_try(folder, name, since, say) for name in names):
-                _wait(stop)
+                stop.wait(POLL_S)
             leave_if_asked(stop, "two searches")
 
 
@@ -112,12 +111,6 @@ def _try(folder: ComparisonFolder, attention: str, since: float, say: Say) -> bo
         except (RunLockedError, TakenOver):
             return False
     return True
-
-
-def _wait(stop: StopRequest) -> None:
-    until = time.monotonic() + POLL_S
-    while not stop.signal and time.monotonic() < until:
-        time.sleep(0.05)
 
 
 def choose_settings(folder: ComparisonFolder) -> None:

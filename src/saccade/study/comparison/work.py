@@ -44,7 +44,7 @@ from saccade.train import build_model, train
 from saccade.train.distributed import full
 from saccade.train.initialize import read_configured
 from saccade.train.progress import print_line
-from saccade.train.signals import StopRequest, stop_signals
+from saccade.train.signals import stop_signals
 
 __all__ = ["tidy", "work", "write_initial_weights"]
 
@@ -76,7 +76,7 @@ def work(folder: ComparisonFolder, *, since: float, unit: str | None = None) -> 
                 print_line(f"{one_line(error)}; trying again ({failures + 1} of {MAX_ATTEMPTS})")
                 has_worked = False
             if not has_worked:
-                _wait(stop)
+                stop.wait(POLL_S)
             leave_if_asked(stop, "two runs")
 
 
@@ -150,12 +150,6 @@ def tidy(*, compiled: bool) -> None:
     if torch.cuda.is_available():
         gc.collect()
         torch.cuda.empty_cache()
-
-
-def _wait(stop: StopRequest) -> None:
-    until = time.monotonic() + POLL_S
-    while not stop.signal and time.monotonic() < until:
-        time.sleep(0.05)
 
 
 def write_initial_weights(folder: ComparisonFolder, info: DatasetInfo) -> None:
