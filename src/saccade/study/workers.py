@@ -30,6 +30,7 @@ from saccade.train.signals import (
     StopRequest,
     end_with_parent,
     kill_if_hung,
+    stat_fields,
     stop_signals,
 )
 
@@ -90,7 +91,7 @@ class _IdleWatch:
 def _cpu_seconds(pid: int) -> float | None:
     """CPU seconds of a process and its children, including children that have ended."""
     try:
-        fields = _stat(pid)
+        fields = stat_fields(f"{pid}/stat")
         if fields[0] in ("T", "t"):
             return None
         children = Path(f"/proc/{pid}/task/{pid}/children")
@@ -98,18 +99,12 @@ def _cpu_seconds(pid: int) -> float | None:
         ticks = sum(int(number) for number in fields[11:15])
         for child in pids:
             try:
-                ticks += sum(int(number) for number in _stat(int(child))[11:13])
+                ticks += sum(int(number) for number in stat_fields(f"{child}/stat")[11:13])
             except OSError:
                 continue
     except (OSError, ValueError, IndexError):
         return None
     return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _stat(pid: int) -> list[str]:
-    """Fields of `/proc/<pid>/stat` after the process name; the first one is the state."""
-    text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    return text.rpartition(")")[2].split()
 
 
 @dataclass

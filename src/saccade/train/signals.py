@@ -33,6 +33,7 @@ __all__ = [
     "end_with_parent",
     "handled",
     "kill_if_hung",
+    "stat_fields",
     "stop_signals",
 ]
 
@@ -255,8 +256,13 @@ def _waits_for(pid: int, thread: int) -> str:
     return Path(f"/proc/{pid}/task/{thread}/wchan").read_text()
 
 
+def stat_fields(stat: str) -> list[str]:
+    """The fields of a file such as `/proc/<pid>/stat` after the name; the first is the state."""
+    return Path(f"/proc/{stat}").read_text(errors="replace").rpartition(")")[2].split()
+
+
 def _cpu_seconds(stat: str) -> tuple[float, float]:
     """CPU seconds of a process or thread, and those of them in the system's code."""
-    fields = Path(f"/proc/{stat}").read_text(errors="replace").rpartition(")")[2].split()
+    fields = stat_fields(stat)
     user, system = int(fields[11]), int(fields[12])
     return (user + system) / os.sysconf("SC_CLK_TCK"), system / os.sysconf("SC_CLK_TCK")
