@@ -48,7 +48,9 @@ class Watcher:
 
     def __enter__(self) -> Watcher:
         if self._plain and self._ended:
-            self._say(f"{len(self._ended)} of {len(self.folder.plan.jobs())} runs are done already")
+            print_line(
+                f"{len(self._ended)} of {len(self.folder.plan.jobs())} runs are done already"
+            )
         self._thread.start()
         return self
 
@@ -80,7 +82,7 @@ class Watcher:
             if self._live is None:
                 tell_skipped(self.folder.run(job))
             if self._plain:
-                self._say(f"{self._line(job)} ({number} of {len(self.folder.plan.jobs())})")
+                print_line(f"{self._line(job)} ({number} of {len(self.folder.plan.jobs())})")
         if new:
             with suppress(SaccadeError):  # raised again at the end of the comparison
                 self.on_change()
@@ -98,9 +100,6 @@ class Watcher:
             message = self.folder.run(job).status().get("message") or "its files are damaged"
             return f"{job.name} failed: {message}"
         return f"{job.name}: {summary['test_accuracy']:.2%} in {summary['seconds']:.1f} s"
-
-    def _say(self, line: str) -> None:
-        print_line(line)
 
 
 def _start_live() -> Live:
