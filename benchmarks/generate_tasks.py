@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from saccade.bench.output import result_stem
+from saccade.bench.findings import result_stem
 from saccade.data.sequence_sets import _make_listops, _make_pathfinder, _make_recall
 from saccade.data.tasks.draws import part_key
 from saccade.data.tasks.generate import Make, make_items

@@ -25,7 +25,7 @@ import typer
 from typer.core import TyperGroup
 
 from saccade.cli.interrupts import catch_interrupts, halting
-from saccade.cli.streams import open_closed_streams, write_any_name
+from saccade.cli.terminal import open_closed_streams, write_any_name
 from saccade.cli.usage_errors import usage_errors_in_one_line
 from saccade.errors import (
     FullDiskError,
@@ -64,11 +64,8 @@ COMMANDS = {
 }
 """Sub-commands and their one-line help. Sub-command `x` is in module `saccade.cli.x`."""
 
-MODULES = {"list": "list_names"}
+MODULES = {"list": "list_names", "compare status": "compare_status"}
 """Sub-commands whose module has another name."""
-
-NESTED = {("compare", "status"): "compare_status"}
-"""Sub-commands of a command that takes arguments itself, and their modules."""
 
 MAX_MESSAGE = 4000
 """Characters of an error message; longer ones are shortened."""
@@ -129,8 +126,7 @@ def _is_on_command_line(name: str) -> bool:
 
 def module_of(words: Sequence[str]) -> str:
     """The module of the command line that begins with these words."""
-    nested = NESTED.get((words[0], words[1])) if len(words) > 1 else None
-    return nested or MODULES.get(words[0], words[0])
+    return MODULES.get(" ".join(words[:2]), MODULES.get(words[0], words[0]))
 
 
 def _placeholder() -> None:

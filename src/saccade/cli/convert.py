@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.streams import say
+from saccade.cli.options import AsJson, Device, Quiet
+from saccade.cli.terminal import say
 from saccade.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,9 +64,9 @@ def convert(
         bool, typer.Option("--resume", help="Continue an interrupted conversion in --out.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the run.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", help="Hide progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    device: Device = "auto",
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Convert a softmax ViT: diagnose each layer, swap the attention, distil, write a page."""
     if out is None and not diagnose:

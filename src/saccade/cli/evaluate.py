@@ -9,10 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from saccade.cli.runs import check_onnx_use, is_onnx, open_run_or_model
-from saccade.cli.sources import PRETRAINED_HELP, choose_pretrained
-from saccade.cli.streams import escape, say
-from saccade.cli.tables import cells, fit, padded, terminal_width
+from saccade.cli.options import AsJson, Device, Pretrained, Weights
+from saccade.cli.sources import (
+    check_onnx_use,
+    choose_pretrained,
+    is_onnx,
+    open_run_or_model,
+)
+from saccade.cli.terminal import cells, escape, fit, padded, say, terminal_width
 from saccade.errors import ConfigError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -30,12 +34,10 @@ def evaluate(
             help="A run folder, a folder of save_pretrained, or an exported .onnx file."
         ),
     ] = None,
-    pretrained: Annotated[str | None, typer.Option(help=PRETRAINED_HELP)] = None,
+    pretrained: Pretrained = None,
     split: Annotated[str, typer.Option(help="train, val or test")] = "test",
-    weights: Annotated[
-        str | None, typer.Option(help="best or last; default: as the run was configured")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    weights: Weights = None,
+    device: Device = "auto",
     batch_size: Annotated[int, typer.Option(min=1, help="Batch size.")] = 512,
     data: Annotated[
         str | None,
@@ -44,7 +46,7 @@ def evaluate(
     data_root: Annotated[
         Path | None, typer.Option(help="Folder of the data, if it has moved.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure a trained model.
 

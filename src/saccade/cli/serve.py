@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli.runs import is_pretrained_name
-from saccade.cli.streams import say
+from saccade.cli.options import Device
+from saccade.cli.sources import is_pretrained_name
+from saccade.cli.terminal import say
 from saccade.errors import ConfigError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -41,7 +42,7 @@ def serve(
     ] = False,
     queue: Annotated[int, typer.Option(min=1, help="Requests that may wait.")] = 256,
     max_batch: Annotated[int, typer.Option(min=1, help="Pictures in one forward pass.")] = 64,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Serve a page with attention maps and predictions of a model, and a JSON API.
 

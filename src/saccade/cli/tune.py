@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.launching import Launchers, SlurmOptions
-from saccade.cli.streams import say
-from saccade.cli.tables import print_table
+from saccade.cli.options import AsJson, Launchers, Overrides, SlurmOptions
+from saccade.cli.terminal import print_table, say
 from saccade.errors import ConfigError
 from saccade.train.progress import print_line
 
@@ -30,10 +29,7 @@ def tune(
             help="A recipe with a search section, or a folder of images; optional with --resume."
         ),
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="Overrides such as train.epochs=5."),
-    ] = None,
+    overrides: Overrides = None,
     trials: Annotated[
         int | None, typer.Option(help="Total number of trials over all workers and resumes.")
     ] = None,
@@ -55,7 +51,7 @@ def tune(
             help="Resume the search in --out, join its jobs in Slurm, or start it.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Search the settings in a recipe's search section. The test set is not used."""
     if out is None:

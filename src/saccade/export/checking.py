@@ -116,12 +116,7 @@ def _error(found: NDArray[Any], expected: NDArray[Any], options: ExportOptions) 
 
 
 def run_of(session: Any, names: Mapping[str, Sequence[str]]) -> Runner:
-    """A runner of an ONNX Runtime session.
-
-    Args:
-        session: The session.
-        names: Names of its `inputs`, and of its `outputs` in order.
-    """
+    """A runner of an ONNX Runtime session."""
 
     def run(inputs: tuple[Tensor, ...]) -> Arrays:
         fed = {name: x.numpy() for name, x in zip(names["inputs"], inputs, strict=True)}

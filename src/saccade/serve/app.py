@@ -15,12 +15,10 @@ from starlette.exceptions import HTTPException
 
 from saccade.errors import SaccadeError, UnknownNameError
 from saccade.serve.api import make_api
-from saccade.serve.batching import BusyError, Compute, TookTooLongError
-from saccade.serve.guard import REPORT_POLICY, Guard
-from saccade.serve.metrics import Metrics
+from saccade.serve.batching import BusyError, Compute, Metrics, TookTooLongError
+from saccade.serve.guard import REPORT_POLICY, Guard, Settings
 from saccade.serve.pictures import PictureError, PictureStore
 from saccade.serve.served import ServedModel
-from saccade.serve.settings import Settings
 from saccade.serve.state import SlowBodyError, State
 from saccade.version import __version__
 
