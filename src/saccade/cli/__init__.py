@@ -64,8 +64,11 @@ COMMANDS = {
 }
 """Sub-commands and their one-line help. Sub-command `x` is in module `saccade.cli.x`."""
 
-MODULES = {"list": "list_names", "compare status": "compare_status"}
+MODULES = {"list": "list_names"}
 """Sub-commands whose module has another name."""
+
+NESTED = {("compare", "status"): "compare_status"}
+"""Sub-commands of a command that takes arguments itself, and their modules."""
 
 MAX_MESSAGE = 4000
 """Characters of an error message; longer ones are shortened."""
@@ -126,7 +129,8 @@ def _is_on_command_line(name: str) -> bool:
 
 def module_of(words: Sequence[str]) -> str:
     """The module of the command line that begins with these words."""
-    return MODULES.get(" ".join(words[:2]), MODULES.get(words[0], words[0]))
+    nested = NESTED.get((words[0], words[1])) if len(words) > 1 else None
+    return nested or MODULES.get(words[0], words[0])
 
 
 def _placeholder() -> None:

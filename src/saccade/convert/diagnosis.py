@@ -51,6 +51,9 @@ class LayerDiagnosis:
     """The numbers of one layer; tuples have an entry for each head.
 
     Attributes:
+        index: Index of the block.
+        low: Smallest score.
+        high: Largest score.
         spread: Standard deviation of scores within a row.
         below: Share of scores below -1.
         key_shift: Length of the mean key, relative to the mean length of keys.
@@ -114,7 +117,13 @@ class Diagnosis:
 
 @torch.no_grad()
 def diagnose(teacher: VisionTransformer, student: VisionTransformer, images: Tensor) -> Diagnosis:
-    """Measure every layer of a softmax model and of its student."""
+    """Measure every layer of a softmax model and of its student.
+
+    Args:
+        teacher: The softmax model, in evaluation mode.
+        student: The same weights with another attention in every block.
+        images: Normalized images (B, C, height, width).
+    """
     sums: list[dict[str, Tensor]] = [{} for _ in teacher.blocks]
     for part in torch.split(images, CHUNK):
         grid = teacher.patch_embed.dynamic_feat_size((part.shape[2], part.shape[3]))

@@ -1,4 +1,4 @@
-"""One thread that computes, and the bounded queue in front of it.
+"""One thread that computes, the bounded queue in front of it, and counters of the server.
 
 Requests of one kind that wait at the same time are computed in one batch: while a batch runs, the
 next one gathers. No request waits for others to arrive. A full queue refuses at once, so that a
@@ -15,9 +15,9 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-__all__ = ["BusyError", "Compute", "Histogram", "Metrics", "Observer", "TookTooLongError"]
+__all__ = ["BusyError", "Compute", "Metrics", "TookTooLongError"]
 
 T = TypeVar("T")
 RunBatch = Callable[[Sequence[Any]], Sequence[Any]]
@@ -29,13 +29,6 @@ class BusyError(Exception):
 
 class TookTooLongError(Exception):
     """The result was not ready in time."""
-
-
-class Observer(Protocol):
-    """What is told about every batch."""
-
-    def batch_done(self, size: int, seconds: float) -> None:
-        """A batch of `size` requests took `seconds`."""
 
 
 @dataclass
@@ -55,11 +48,9 @@ class _Job:
 class Compute:
     """Runs functions one at a time in a thread of its own."""
 
-    def __init__(
-        self, *, max_queue: int, max_batch: int, timeout_s: float, observer: Observer | None = None
-    ) -> None:
+    def __init__(self, *, max_queue: int, max_batch: int, timeout_s: float) -> None:
         self.max_queue, self.max_batch, self.timeout_s = max_queue, max_batch, timeout_s
-        self._observer = observer
+        self.metrics = Metrics(waiting=lambda: len(self._jobs))
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._is_closing = True
@@ -73,11 +64,6 @@ class Compute:
         self._is_closing = False
         self._thread = threading.Thread(target=self._work, name="saccade-compute", daemon=True)
         self._thread.start()
-
-    @property
-    def waiting(self) -> int:
-        """Number of requests in the queue."""
-        return len(self._jobs)
 
     async def batched(self, key: Hashable, item: Any, run: RunBatch) -> Any:
         """The result for one item of a batch; `run` gets the items of equal keys in a list."""
@@ -116,8 +102,7 @@ class Compute:
                 results = batch[0].run([job.item for job in batch])
             except BaseException as error:  # the request gets it, whatever it is
                 results = error
-            if self._observer is not None:
-                self._observer.batch_done(len(batch), time.perf_counter() - start)
+            self.metrics.batch_done(len(batch), time.perf_counter() - start)
             _deliver(batch, results)
 
     def _next_batch(self) -> list[_Job]:
@@ -195,7 +180,7 @@ class Histogram:
 class Metrics:
     """What the server counts."""
 
-    def __init__(self, waiting: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, waiting: Callable[[], int]) -> None:
         self.waiting = waiting
         self.requests: Counter[tuple[str, str, int]] = Counter()
         self.seconds = Histogram(SECONDS)
