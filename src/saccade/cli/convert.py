@@ -68,7 +68,7 @@ def convert(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Convert a softmax ViT: diagnose each layer, swap the attention, distil, write a page."""
+    """Convert a softmax ViT: diagnose each layer, swap the attention, distill, write a page."""
     if out is None and not diagnose:
         raise ConfigError(
             "--out DIR is needed: the folder for the run; or --diagnose to stop early"

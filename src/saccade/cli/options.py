@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 Out = Annotated[Path | None, typer.Option(help="Folder for the result files.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Hide progress.")]
