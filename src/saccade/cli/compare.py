@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saccade.cli.compare_tables import print_results, show_estimate
-from saccade.cli.options import AsJson, Launchers, Recipe, SlurmOptions, words
+from saccade.cli.options import AsJson, Launchers, Recipe, Resume, SlurmOptions, words
 from saccade.cli.terminal import say
 from saccade.errors import ConfigError, Preempted, TrainingError
 from saccade.io import read_json_object
@@ -60,13 +60,7 @@ def compare(
     launcher: Launchers = "local",
     slurm: SlurmOptions = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the comparison.")] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Resume the comparison in --out, join its jobs in Slurm, or start it.",
-        ),
-    ] = False,
+    resume: Resume = False,
     dry_run: Annotated[
         bool,
         typer.Option(

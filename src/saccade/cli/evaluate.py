@@ -16,7 +16,7 @@ from saccade.cli.sources import (
     is_onnx,
     open_run_or_model,
 )
-from saccade.cli.terminal import cells, escape, fit, padded, say, terminal_width
+from saccade.cli.terminal import cells, escape, fit, padded, percent, say, terminal_width
 from saccade.errors import ConfigError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -109,7 +109,7 @@ def _table(result: dict[str, Any]) -> str:
 def _class_lines(result: dict[str, Any]) -> Iterator[str]:
     """Yield number, name, accuracy and image count of each class; names are never shortened."""
     names = _names(result)
-    shares = [_percent(share) for share in result["class_accuracy"].values()]
+    shares = [percent(share) for share in result["class_accuracy"].values()]
     images = [sum(row) for row in result["confusion"]]
     digits, wide, width = len(str(len(names) - 1)), max(map(cells, names)), terminal_width()
     most = len(f"{max(images):,}")
@@ -147,10 +147,6 @@ def _confusion_lines(result: dict[str, Any]) -> Iterator[str]:
 def _names(result: dict[str, Any]) -> list[str]:
     """Class names with control characters escaped."""
     return [escape(name) for name in result["class_names"]]
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.2f} %"
 
 
 def _short(value: Any) -> str:

@@ -20,6 +20,7 @@ __all__ = [
     "Pretrained",
     "Quiet",
     "Recipe",
+    "Resume",
     "SlurmOptions",
     "Threads",
     "Weights",
@@ -49,6 +50,12 @@ Recipe = Annotated[
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="Overrides such as train.epochs=5."),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="Resume the study in --out, join its jobs in Slurm, or start it."
+    ),
 ]
 Launchers = Annotated[
     str, typer.Option(help="Where to run: local (processes of this machine) or slurm (jobs).")

@@ -7,6 +7,7 @@ import logging
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,13 +38,13 @@ MIN_ASIDE = 1024
 """Bytes of the smallest tensor that is written beside a large model."""
 
 
+@dataclass(frozen=True)
 class CheckedModel:
     """An ONNX model that computes what torch computes, up to `max_error` in a logit."""
 
-    def __init__(self, proto: ModelProto, graph: Graph, max_error: float) -> None:
-        self.proto, self.max_error = proto, max_error
-        choice = graph.choice
-        self.algorithm = f"{choice.algorithm}: {choice.reason}" if choice.algorithm else ""
+    proto: ModelProto
+    algorithm: str
+    max_error: float
 
     def write(self, path: Path) -> ExportReport:
         """Write the model."""
@@ -83,7 +84,7 @@ def build_onnx(model: Transformer, options: ExportOptions) -> CheckedModel:
 
     max_error = checking.check(model, options, _runner(proto, model, graph), detailed)
     _store(proto, describe(model, options, graph.choice, max_error))
-    return CheckedModel(proto, graph, max_error)
+    return CheckedModel(proto, graph.choice.told, max_error)
 
 
 def write_onnx(proto: ModelProto, path: Path, *, limit: int = MAX_ONE_FILE) -> int:
@@ -145,8 +146,7 @@ def session_of(proto: ModelProto) -> Any:
 
 
 def _runner(proto: ModelProto, model: Transformer, graph: Graph) -> checking.Runner:
-    names = {"inputs": input_names(model), "outputs": graph.names}
-    return checking.run_of(session_of(proto), names)
+    return checking.run_session(session_of(proto), input_names(model), graph.names)
 
 
 def _translate(graph: Graph, model: Transformer, options: ExportOptions) -> ModelProto:

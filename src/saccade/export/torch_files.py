@@ -1,6 +1,6 @@
-"""Write a model as a `torch.export` file (.pt2), after checking it.
+"""Write a model as a `torch.export` file (.pt2) or as a folder for the Hub, after checking it.
 
-Such a file is code: whoever loads it runs what it says. ONNX files and the Hub's folder are not.
+A .pt2 file is code: whoever loads it runs what it says. ONNX files and the Hub's folder are not.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from pathlib import Path
 from uuid import uuid4
 
 import torch
-from torch import Tensor
 
-from saccade.errors import ConfigError, ExportError, shorten, writing_error
+from saccade.errors import ConfigError, ExportError, writing_error
 from saccade.export import checking
-from saccade.export.algorithm import AlgorithmChoice
 from saccade.export.graph import Graph, Outputs, quiet, trace
 from saccade.export.metadata import describe
 from saccade.export.options import ExportOptions, ExportReport, check_target, write_output
@@ -53,7 +51,7 @@ def export_pt2(
     max_error = checking.check(model, options, _run_of(content), detailed)
     facts = describe(model, options, graph.choice, max_error)
     size = write_output(path, _saved(graph, {METADATA_FILE: json.dumps(facts)}))
-    return ExportReport(path, size, _said(graph.choice), max_error, notes=(WARNING,))
+    return ExportReport(path, size, graph.choice.told, max_error, notes=(WARNING,))
 
 
 def _saved(graph: Graph, extra_files: dict[str, str]) -> bytes:
@@ -68,22 +66,7 @@ def _run_of(content: bytes) -> checking.Runner:
     with quiet():
         module = torch.export.load(io.BytesIO(content)).module()
 
-    @torch.no_grad()
-    def run(inputs: tuple[Tensor, ...]) -> checking.Arrays:
-        try:
-            return [x.numpy() for x in module(*inputs)]
-        except (AssertionError, RuntimeError) as error:  # a condition of the graph does not hold
-            shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
-            reason = shorten(" ".join(str(error).split()), 200)
-            raise ExportError(
-                f"the exported model does not take inputs of {shapes}: {reason}"
-            ) from error
-
-    return run
-
-
-def _said(choice: AlgorithmChoice) -> str:
-    return f"{choice.algorithm}: {choice.reason}" if choice.algorithm else ""
+    return checking.guarded(checking.run_module(module), "does not take inputs of")
 
 
 def export_hub(model: Transformer, path: str | Path) -> ExportReport:
@@ -118,15 +101,9 @@ def export_hub(model: Transformer, path: str | Path) -> ExportReport:
 def _check(model: Transformer, folder: Path) -> float:
     """Load the folder and compare its outputs with those of the model."""
 
-    def runner(layers: Sequence[str]) -> checking.Runner:
-        loaded = Outputs(load_model(folder), layers=layers)
-
-        @torch.no_grad()
-        def run(inputs: tuple[torch.Tensor, ...]) -> checking.Arrays:
-            return [x.numpy() for x in loaded(*inputs)]
-
-        return run
+    def runner(layers: Sequence[str] = ()) -> checking.Runner:
+        return checking.run_module(Outputs(load_model(folder), layers=layers))
 
     return checking.check(
-        model, ExportOptions(), runner(()), lambda: runner(checking.layers_of(model))
+        model, ExportOptions(), runner(), lambda: runner(checking.layers_of(model))
     )
