@@ -60,7 +60,7 @@ def compare(
     jobs: Annotated[
         int | None,
         typer.Option(
-            help="Runs at a time; default: one a GPU, up to 4 on a CPU, no limit in Slurm."
+            help="Runs at a time; default: one per GPU, up to 4 on a CPU, no limit in Slurm."
         ),
     ] = None,
     launcher: Launchers = "local",

@@ -89,7 +89,7 @@ def _generate(name: str, *, as_json: bool) -> None:
 def check(
     folder: Annotated[
         Path,
-        typer.Argument(help="A folder with one sub-folder a class, or with train/, val/, test/."),
+        typer.Argument(help="A folder with one sub-folder per class, or with train/, val/, test/."),
     ],
     workers: int = typer.Option(4, "--workers", min=1, help="Number of threads."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),

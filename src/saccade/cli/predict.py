@@ -41,7 +41,9 @@ def predict(
         str | None, typer.Option(help="best or last; default: as the run was configured")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
 ) -> None:
     """Classify images, or files of sequences. URLs are refused. ONNX files need no torch.
 

@@ -132,7 +132,7 @@ class SlurmLauncher:
                     forgotten.append(unit)
                 continue
             del jobs[unit]
-            # A cancelled job has no exit code of its own: 143 would say that this command was.
+            # A canceled job has no exit code of its own: 143 would say that this command was.
             codes.append(-signal.SIGTERM if job.state == "CANCELLED" else job.code)
             if job.state != "COMPLETED":
                 print_line(f"{unit}: {job.death()}; its log is {log_of(task.folder, id_)}")
@@ -150,7 +150,7 @@ class SlurmLauncher:
         """True if a job that ended should be queued again.
 
         The attempts of the runs limit how often a job that began one is tried. Slurm also calls a
-        killed job cancelled. Only if no job is alive, the user has cancelled them all.
+        killed job canceled. Only if no job is alive, the user has canceled them all.
         """
         if job.state == "COMPLETED" or (job.state == "FAILED" and job.code in REPORTED):
             return False
