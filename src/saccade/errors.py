@@ -109,7 +109,7 @@ class TrainingError(SaccadeError, RuntimeError):
 
 
 class ExportError(SaccadeError, RuntimeError):
-    """A model that cannot be exported, or whose exported file computes something else."""
+    """A model that cannot be exported, or whose exported file gives other outputs."""
 
     exit_code = 4
 

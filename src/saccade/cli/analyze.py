@@ -62,8 +62,7 @@ def crossover(
 
     Compares theory with this machine. Times direct, efficient and softmax attention and every
     linear attention over N, forward and backward, and finds where their curves cross. A coarse
-    pass covers all D; the remaining time refines the crossings. Run it on an otherwise idle
-    machine.
+    pass covers all D; the remaining time refines the crossings. Run it on an idle machine.
     """
     import torch
 
@@ -125,7 +124,7 @@ def _finish(
 
 
 def _with_bar(run: Callable[[Report], None]) -> None:
-    """Run with a progress bar on stderr, or one line a step if stderr is no terminal."""
+    """Run with a progress bar on stderr, or one line per step if stderr is no terminal."""
     from rich import progress
     from rich.console import Console
 

@@ -171,10 +171,10 @@ def model(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure models: their speed and memory with any attention, and which attention pays.
+    """Measure the speed and memory of models with any attention, and find the fastest.
 
-    With TARGET, all attentions are timed in turns in that very model, and the verdict is told in
-    words: which is faster here, and from how many tokens on a linear attention pays.
+    With TARGET, all attentions are timed alternately in that model. The last lines state which is
+    faster at its size, and above how many tokens each is faster than softmax.
     """
     import torch
 

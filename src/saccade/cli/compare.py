@@ -60,7 +60,7 @@ def compare(
     jobs: Annotated[
         int | None,
         typer.Option(
-            help="Runs at a time; default: one a GPU, up to 4 on a CPU, no limit in Slurm."
+            help="Runs at a time; default: one per GPU, up to 4 on a CPU, no limit in Slurm."
         ),
     ] = None,
     launcher: Launchers = "local",
@@ -93,7 +93,7 @@ def compare(
     given = {name: value for name, value in asked.items() if value is not None}
     plan = _plan(recipe, overrides or [], given, out if resume else None)
     if dry_run or out is None:
-        from saccade.study.comparison.estimate import estimate
+        from saccade.study.comparison.start import estimate
 
         show_estimate(estimate(plan), as_json=as_json)
         return

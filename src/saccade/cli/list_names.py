@@ -24,7 +24,7 @@ def list_names(
     """List models, attentions, datasets, recipes or pretrained weights.
 
     Attentions are listed with their kind (quadratic, pure linear or hybrid), the lengths of
-    sequences that they accept, and what holds of the rows of their weights.
+    sequences that they accept, and whether weights can be negative and sum to 1.
     """
     names = [name for name in _names(kind) if fnmatchcase(name, pattern)]
     if as_json:

@@ -41,7 +41,9 @@ def predict(
         str | None, typer.Option(help="best or last; default: as the run was configured")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
 ) -> None:
     """Classify images, or files of sequences. URLs are refused. ONNX files need no torch.
 
@@ -85,7 +87,7 @@ def unsure(ranked: list[tuple[str, float]], below: float | None) -> dict[str, bo
 
 def _finder(folder: RunFolder | Path | None) -> Callable[[list[str]], list[str]]:
     """The function that expands the words of the command line to files of the run's kind."""
-    from saccade.data.pictures import find_pictures
+    from saccade.data.folder_files import find_pictures
     from saccade.runs import RunFolder
 
     kind = folder.dataset().get("kind") if isinstance(folder, RunFolder) else None

@@ -6,10 +6,10 @@ For every layer and head, on the model's own inputs, with scores s = q.k / sqrt(
 |---|---|
 | low, high | smallest and largest score |
 | spread | standard deviation of the scores within a row, mean over rows |
-| below | share of scores below -1, where 1 + s + s^2/2 rises again although exp(s) falls |
+| below | fraction of scores below -1, where 1 + s + s^2/2 grows again although exp(s) falls |
 | key shift | length of the mean key over the mean length of keys; softmax ignores the mean key |
 | distance | total variation between the rows of softmax and of the new attention, 0 to 1 |
-| output error | change of a block's branch if its attention is replaced, relative to the branch |
+| output error | relative change of a block's branch if its attention is replaced |
 
 Scores are centered within rows for `low`, `high` and `below` if the new attention centers keys.
 """
@@ -76,7 +76,7 @@ class LayerDiagnosis:
 
     @property
     def verdict(self) -> str:
-        """What the numbers mean for the conversion, in words."""
+        """The consequence for the conversion, in words."""
         return VERDICTS[self.level]
 
     def mean(self, name: str) -> float:
@@ -87,7 +87,7 @@ class LayerDiagnosis:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The layers of a model, and what was measured with.
+    """The diagnosis of all layers of a model.
 
     Attributes:
         attention: The new attention.

@@ -1,11 +1,12 @@
-"""Distil a softmax teacher into its student, in two stages of one run.
+"""Distill a softmax teacher into its student, in two stages of one run.
 
     blocks    sum over changed blocks of |student_i(x_i) - teacher_i(x_i)|^2 / var(branch_i),
               x_i the teacher's own inputs
     logits    KL(teacher || student) of the same augmented view
 
-The first `block_share` of the steps match blocks: each student block sees the teacher's input, so
-all learn at once and errors do not accumulate. The rest train the whole student end to end.
+The first `block_share` of the steps match blocks: each student block gets the teacher's input, so
+all blocks learn at the same time and errors do not accumulate. The remaining steps train the whole
+student end to end.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class DistillingStepper(Stepper):
 
 
 def _relative_error(found: Tensor, wanted: Tensor, x: Tensor, valid: Tensor) -> Tensor:
-    """Squared error of each image (B,) over the mean square of what the teacher's block adds.
+    """Squared error of each image (B,), relative to the mean square of the teacher's branch.
 
     Args:
         found: Output of the student's block (B, N, C).

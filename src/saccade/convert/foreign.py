@@ -34,7 +34,7 @@ def from_timm(name: str, architecture: str, weights: Path, record: dict[str, Any
     """Rebuild timm's `VisionTransformer`.
 
     Args:
-        name: What the user named.
+        name: Name from the command line.
         architecture: Name of the model in timm.
         weights: File of weights.
         record: The `config.json` of a folder that timm saved; empty for none.

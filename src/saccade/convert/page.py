@@ -1,4 +1,4 @@
-"""The page of a conversion: accuracies, verdicts by layer, a heat map, milliseconds."""
+"""The page of a conversion: accuracies, verdicts by layer, a heat map, times."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "taylor": {"center_keys": True},
     "taylorshift": {"center_keys": True, "output_normalized": False},
 }
-"""Options of converted models: those that come nearest to softmax."""
+"""Options of converted models, which bring the attention closest to softmax."""
 
 
 def default_options(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def build_student(
 ) -> VisionTransformer:
     """A model with the weights of the teacher, on its device, in evaluation mode.
 
-    The temperatures of `taylorshift` become the mean of |q| |k| / sqrt(D), with which its scores
+    The temperatures of `taylorshift` become the mean of |q| |k| / sqrt(D), so that its scores
     have the size of the teacher's.
 
     Args:

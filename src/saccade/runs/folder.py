@@ -5,7 +5,7 @@
     split.json.gz       the images of the training, validation and test split, with their hashes
     environment.json    versions, hardware, git revision, seed and id of the run
     initial.json        the initial weights, if the run started from given ones
-    metrics.jsonl       one JSON object a line, of kind "step", "epoch" or "test"
+    metrics.jsonl       one JSON object per line, of kind "step", "epoch" or "test"
     status.json         state of the run: "running", "finished", "failed", "preempted", "stopped" or
                         "interrupted" (in a study: to be tried again)
     predictions.npz     target, predicted class and confidence of all test images, in order

@@ -1,6 +1,6 @@
-"""The outer layer of the server: who may ask, from where, and the headers of every answer.
+"""Access control of the server, and the headers of every answer.
 
-- The Host header must name this server, so that no other site's name can be made to point here.
+- The Host header must name this server, which prevents DNS rebinding.
 - With a token, every request but `/healthz` needs it: in `Authorization: Bearer`, or in a cookie
   that the first visit with `?token=` sets.
 - A request that changes something must not come from a page of another origin.
