@@ -20,10 +20,11 @@ from pathlib import Path
 import torch
 
 from saccade.bench.output import result_stem
-from saccade.data.sequence_sets import _make_listops, _make_pathfinder, _make_recall
-from saccade.data.tasks.draws import part_key
-from saccade.data.tasks.generate import Make, make_items
-from saccade.data.tasks.pathfinder import SETTINGS
+from saccade.data.listops import listops
+from saccade.data.pathfinder import SETTINGS, pathfinder
+from saccade.data.randomness import part_key
+from saccade.data.recall import recall
+from saccade.data.sequence_sets import Make, make_items
 from saccade.environment import describe_environment, hardware_slug
 from saccade.io import write_file, write_json
 
@@ -31,11 +32,11 @@ RESULTS = Path(__file__).parents[1] / "results" / "long_sequences"
 KEY = part_key(0, "train")
 SIZES = {"num_pairs": 16, "num_keys": 64, "num_values": 16, "length": 33}
 TASKS: dict[str, tuple[Make, float]] = {
-    "listops_lra": (partial(_make_listops, "lra", KEY), 1.0),
-    "listops_taylorshift": (partial(_make_listops, "taylorshift", KEY), 1.0),
-    "pathfinder 32": (partial(_make_pathfinder, KEY, SETTINGS[32]), 2.0),
-    "pathfinder 128": (partial(_make_pathfinder, KEY, SETTINGS[128]), 0.5),
-    "recall": (partial(_make_recall, KEY, SIZES), 8.0),
+    "listops_lra": (partial(listops, "lra", KEY), 1.0),
+    "listops_taylorshift": (partial(listops, "taylorshift", KEY), 1.0),
+    "pathfinder 32": (partial(pathfinder, KEY, settings=SETTINGS[32]), 2.0),
+    "pathfinder 128": (partial(pathfinder, KEY, settings=SETTINGS[128]), 0.5),
+    "recall": (partial(recall, KEY, **SIZES), 8.0),
 }
 """Generators, and how many times --items are made, so that all take seconds."""
 

@@ -23,7 +23,7 @@ from saccade.ops.taylor.triton import api
 BATCH, DEPTH, REPEATS = 512, 8, 31
 PATHS: dict[str, tuple[Any, str, Any]] = {
     "taylor packed": (taylor_triton, "is_short", lambda *_: False),
-    "taylor whole": (api, "is_whole", lambda _: False),
+    "taylor whole": (api, "is_single_block", lambda _: False),
     "softmax packed": (softmax_attention, "SHORT", ()),
 }
 PACKED, WHOLE, SOFTMAX = (

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from saccade.config import DataConfig
 from saccade.data import DATASETS, list_datasets, load_splits, stratified_split
+from saccade.data.normalization import channel_statistics
 from saccade.data.sources import SOURCES
-from saccade.data.splits import channel_statistics, stratified_fold, stratified_subset
+from saccade.data.stratify import stratified_fold, stratified_subset
 from saccade.errors import ConfigError, DataError, UnknownNameError
 from tests.data.pictures import good_folder
 

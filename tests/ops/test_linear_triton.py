@@ -105,7 +105,7 @@ def test_padded_features_take_no_part_whatever_the_exponents(features):
 def whole_heads(monkeypatch):
     """One program a head, however few heads there are, for every map."""
     monkeypatch.setattr(heads, "HEADS_PER_PROCESSOR", 0)
-    monkeypatch.setattr(heads, "HEAVY_SLOPES", ())
+    monkeypatch.setattr(heads, "HEAVY_DERIVATIVES", ())
 
 
 @pytest.mark.parametrize("feature_map", MAPS)

@@ -94,7 +94,7 @@ def test_a_damaged_file_is_named(given: Path, tmp_path: Path, share: float) -> N
 
 WITHOUT_MEMORY = """
 import os, resource, signal, sys
-from saccade.train.initial import InitialWeights
+from saccade.train.initialize import InitialWeights
 
 pages = int(open("/proc/self/statm").read().split()[0])
 for mib in range(0, 64, 2):

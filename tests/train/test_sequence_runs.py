@@ -14,8 +14,8 @@ from saccade.runs import RunFolder
 from saccade.study.comparison import compare, make_plan
 from saccade.train import load_model as load_run_model
 from saccade.train import train
-from saccade.train.dry_run import dry_run
 from saccade.train.inference import Predictor, evaluate_run
+from saccade.train.run import dry_run
 from tests.data.test_text_folder import write_texts
 from tests.train.tiny_runs import final_state, unfinish
 

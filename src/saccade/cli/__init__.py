@@ -38,9 +38,8 @@ from saccade.errors import (
     shorten,
 )
 from saccade.io import escape_for_terminal
-from saccade.train.hangs import kill_if_hung
 from saccade.train.progress import print_line
-from saccade.train.signals import STOP_SIGNALS
+from saccade.train.signals import STOP_SIGNALS, kill_if_hung
 from saccade.version import __version__
 
 __all__ = ["main"]

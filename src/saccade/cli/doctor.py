@@ -82,8 +82,7 @@ def _extras() -> dict[str, Any]:
 
 
 def _data() -> dict[str, Any]:
-    from saccade.data.archives import exists_safely
-    from saccade.data.cache import cache_dir
+    from saccade.data.cache import cache_dir, exists_safely
 
     try:
         root = cache_dir()

@@ -87,7 +87,7 @@ def unsure(ranked: list[tuple[str, float]], below: float | None) -> dict[str, bo
 
 def _finder(folder: RunFolder | Path | None) -> Callable[[list[str]], list[str]]:
     """The function that expands the words of the command line to files of the run's kind."""
-    from saccade.data.pictures import find_pictures
+    from saccade.data.folder_files import find_pictures
     from saccade.runs import RunFolder
 
     kind = folder.dataset().get("kind") if isinstance(folder, RunFolder) else None

@@ -56,7 +56,7 @@ def train(
 
         typer.echo(dump_config(config), nl=False)
     elif dry_run:
-        from saccade.train.dry_run import dry_run as make_dry_run
+        from saccade.train.run import dry_run as make_dry_run
 
         _show(make_dry_run(config, out, resume=resume, quiet=quiet), as_json=as_json)
     elif out is None:

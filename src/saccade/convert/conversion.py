@@ -32,7 +32,7 @@ from saccade.stats import paired_difference
 from saccade.train import train
 from saccade.train.distributed import Ranks, connect
 from saccade.train.evaluation import Evaluation, evaluate_fitting
-from saccade.train.initial import InitialWeights
+from saccade.train.initialize import InitialWeights
 from saccade.train.run_data import load_run_data
 from saccade.train.saved_model import other_data
 from saccade.train.torch_flags import set_up_machine

@@ -20,7 +20,7 @@ from saccade.models import MODELS, ViTConfig
 from saccade.runs import RunFolder
 from saccade.train.build import SET_ELSEWHERE
 from saccade.train.distributed import Ranks
-from saccade.train.initial import InitialWeights
+from saccade.train.initialize import InitialWeights
 from saccade.train.progress import SilentReporter
 from saccade.train.signals import StopRequest
 

@@ -27,8 +27,6 @@ from saccade.data.folder_files import class_names, labeled_images, names_in, spl
 from saccade.data.images import DEFAULT_IMAGE_SIZE, printable, read_image
 from saccade.data.normalization import measure_channels
 from saccade.data.splits import (
-    TEST_FRACTION,
-    TEST_SEED,
     Box,
     DatasetInfo,
     Split,
@@ -37,6 +35,7 @@ from saccade.data.splits import (
     hold_out_validation,
     limit_and_fold,
 )
+from saccade.data.stratify import TEST_FRACTION, TEST_SEED
 from saccade.errors import ConfigError, DataError
 
 __all__ = [

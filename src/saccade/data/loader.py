@@ -18,11 +18,10 @@ from torch import Tensor
 
 from saccade.config import AugmentConfig
 from saccade.data.decoding import Request, decode_batches
-from saccade.data.mixing import mix, mix_targets
 from saccade.data.prefetch import EpochPlan, fetch_spans, plan_epoch, share
 from saccade.data.randomness import Purpose, make_key, permutation
 from saccade.data.splits import Box, DatasetInfo, Split
-from saccade.data.transform import Draws, Transform, resized_boxes
+from saccade.data.transform import Draws, Transform, mix, mix_targets, resized_boxes
 from saccade.errors import ConfigError
 
 __all__ = ["Batch", "Loader", "make_loader"]

@@ -19,10 +19,8 @@ from torch import Tensor
 from saccade.config import DataConfig
 from saccade.data.folder_files import class_names, labeled_images, names_in, split_folders
 from saccade.data.images import printable
-from saccade.data.named_splits import hold_out_by_name, name_draws
+from saccade.data.sequence_sets import task_options
 from saccade.data.splits import (
-    TEST_FRACTION,
-    TEST_SEED,
     DatasetInfo,
     Split,
     Splits,
@@ -30,7 +28,7 @@ from saccade.data.splits import (
     limit_and_fold,
     select,
 )
-from saccade.data.tasks.options import task_options
+from saccade.data.stratify import TEST_FRACTION, TEST_SEED, hold_out_by_name, name_draws
 from saccade.errors import ConfigError, DataError
 from saccade.io import check_regular
 

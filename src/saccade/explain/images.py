@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from saccade.data import DatasetInfo, Split
-from saccade.data.pictures import find_pictures
+from saccade.data.folder_files import find_pictures
 from saccade.errors import ConfigError, DataError
 from saccade.runs import RunFolder
 from saccade.train.image_inputs import normalize, open_picture

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from saccade.config import Config
 from saccade.data import Split, Splits
 from saccade.data.images import DEFAULT_IMAGE_SIZE, BadImageError
+from saccade.errors import is_out_of_memory
 from saccade.train.build import build_model
 from saccade.train.distributed import connect
-from saccade.train.memory import is_out_of_memory
 from saccade.train.step import PRECISIONS
 
 __all__ = ["describe_cost", "warn_of_default_size"]

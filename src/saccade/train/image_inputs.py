@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from saccade.data import DatasetInfo
+from saccade.data.folder_files import find_pictures
 from saccade.data.images import (
     MAX_FILE_BYTES,
     BadImageError,
@@ -19,7 +20,6 @@ from saccade.data.images import (
     square,
     to_tensor,
 )
-from saccade.data.pictures import find_pictures
 from saccade.errors import ConfigError, DataError
 
 __all__ = ["as_input", "decode_pixels", "normalize", "open_picture"]

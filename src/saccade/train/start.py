@@ -15,8 +15,7 @@ from saccade.config import Config, differences
 from saccade.errors import ConfigError, DamagedRunError
 from saccade.io import make_folder
 from saccade.runs import NO_MANIFEST, Checkpoint, RunFolder
-from saccade.train.initial import InitialWeights, check_initial
-from saccade.train.initialize import Pretrained
+from saccade.train.initialize import InitialWeights, Pretrained, check_initial
 from saccade.train.progress import Reporter
 
 __all__ = ["Start", "inspect_folder", "prepare_folder", "report_finished"]

@@ -37,6 +37,7 @@ from torch import Tensor, nn
 
 from saccade.config import Config, with_overrides
 from saccade.data import Loader, Splits, make_loader
+from saccade.errors import is_out_of_memory
 from saccade.layers import AttentionCore
 from saccade.runs import RunFolder
 from saccade.study.comparison.folder import ComparisonFolder
@@ -45,8 +46,8 @@ from saccade.study.workers import leave_if_asked
 from saccade.train import build_model, load_model
 from saccade.train.build import set_up_training
 from saccade.train.distributed import Ranks, connect
-from saccade.train.memory import MIB, is_out_of_memory
 from saccade.train.run_data import load_run_data
+from saccade.train.run_summary import MIB
 from saccade.train.signals import stop_signals
 from saccade.train.step import PRECISIONS, Stepper
 from saccade.train.torch_flags import set_up_machine

@@ -11,12 +11,11 @@ import yaml
 
 from saccade.config import Config, Range, differences
 from saccade.errors import ConfigError, TrainingError
-from saccade.study.base_config import UNCHECKED
+from saccade.study.folder import UNCHECKED
 from saccade.study.launchers import Launcher, Task, local, only_launcher
 from saccade.study.slurm_queue import living_jobs
 from saccade.study.tuning.folder import Settings, TuningFolder
-from saccade.study.tuning.plots import draw_plots
-from saccade.study.tuning.results import write_results
+from saccade.study.tuning.results import draw_plots, write_results
 from saccade.study.tuning.space import check_space
 from saccade.study.tuning.storage import prepare_optuna
 from saccade.study.tuning.trials import Say, share_unfinished, work
@@ -105,7 +104,7 @@ def tune(
         share_unfinished(folder, jobs, busy={int(index) for index in living_jobs(folder.path)})
         codes = launcher(
             Task(
-                "saccade.study.tuning.worker",
+                "saccade.study.worker",
                 folder.path,
                 since,
                 units=[str(index) for index in range(jobs)],

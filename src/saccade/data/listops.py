@@ -22,7 +22,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from saccade.data.tasks.draws import COUNTERS, bits
+from saccade.data.randomness import COUNTERS, numpy_bits
 
 __all__ = ["OPERATORS", "SYMBOLS", "evaluate", "listops"]
 
@@ -65,7 +65,7 @@ def _stream(key: int, index: int) -> Iterator[int]:
     first = index * COUNTERS
     while True:
         counter = np.arange(first, first + _BLOCK, dtype=np.uint64)
-        yield from bits(key, counter).tolist()
+        yield from numpy_bits(key, counter).tolist()
         first += _BLOCK
 
 

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import torch
-
-from saccade.data import targets
-from saccade.data.targets import TARGET_CLASSES, num_targets, render_targets
+from benchmarks import small_targets as targets
+from benchmarks.small_targets import TARGET_CLASSES, num_targets, render_targets
 
 
 def test_an_image_does_not_depend_on_its_batch() -> None:

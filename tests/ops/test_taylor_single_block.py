@@ -24,7 +24,7 @@ from tests.ops.mechanisms import assert_as_good_as_plain
 
 pytest.importorskip("triton")
 
-from saccade.ops.taylor.triton import api, direct_whole
+from saccade.ops.taylor.triton import api, direct_single_block
 from saccade.ops.taylor.triton.shapes import Problem, within_reach
 
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
@@ -47,7 +47,7 @@ def form(queries=64, keys=64, dim=32, dtype=torch.bfloat16, masked=False, normal
     q, k, v = (torch.empty(2, 3, n, dim, dtype=dtype) for n in (queries, keys, keys))
     mask = torch.ones(2, keys, dtype=torch.bool) if masked else None
     temperature = torch.ones(3) if normalized else None
-    return Problem.of(q, k, v, mask, temperature, 1.0, 0.5, 1.0, 1.0, False, "ieee").form
+    return Problem.of(q, k, v, mask, temperature, 1.0, 0.5, 1.0, 1.0, False, "ieee").call
 
 
 @pytest.fixture
@@ -61,10 +61,15 @@ def calls(monkeypatch):
             api, name, lambda *args, **options: seen.append(name) or run(*args, **options)
         )
 
-    for name in ("run_whole", "run_whole_backward", "run_direct", "run_direct_backward"):
+    for name in (
+        "run_single_block",
+        "run_single_block_backward",
+        "run_direct",
+        "run_direct_backward",
+    ):
         watched(name)
-    taken = api.is_whole
-    monkeypatch.setattr(api, "is_whole", lambda f: taken(replace(f, dtype=torch.bfloat16)))
+    taken = api.is_single_block
+    monkeypatch.setattr(api, "is_single_block", lambda f: taken(replace(f, dtype=torch.bfloat16)))
     return seen
 
 
@@ -72,7 +77,7 @@ def calls(monkeypatch):
 def test_it_is_as_good_as_plain_torch(shape, calls):
     make = partial(draw, batch=2, heads=2, **shape)
     assert_as_good_as_plain(partial(fused, "direct"), equation, make, DTYPE, draws=4)
-    assert set(calls) == {"run_whole", "run_whole_backward"}
+    assert set(calls) == {"run_single_block", "run_single_block_backward"}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +86,7 @@ def test_it_is_as_good_as_plain_torch(shape, calls):
 def test_normalization_and_temperature(shape, calls):
     make = partial(draw_shift, batch=2, heads=24, **shape)
     assert_as_good_as_plain(partial(fused_shift, "direct"), shift_equation, make, DTYPE, draws=2)
-    assert set(calls) == {"run_whole", "run_whole_backward"}
+    assert set(calls) == {"run_single_block", "run_single_block_backward"}
 
 
 def test_a_sample_without_keys_gives_zeros(calls):
@@ -93,7 +98,7 @@ def test_a_sample_without_keys_gives_zeros(calls):
     for grad in torch.autograd.grad(out.sum(), inputs):
         assert grad.isfinite().all()
         assert grad[1].count_nonzero() == 0
-    assert "run_whole" in calls
+    assert "run_single_block" in calls
 
 
 def test_inputs_are_read_where_a_projection_left_them(calls):
@@ -108,7 +113,7 @@ def test_inputs_are_read_where_a_projection_left_them(calls):
         results.append([out, *torch.autograd.grad(out, inputs, grad)])
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
-    assert calls.count("run_whole_backward") == 2
+    assert calls.count("run_single_block_backward") == 2
 
 
 @pytest.mark.parametrize(
@@ -129,7 +134,7 @@ def test_inputs_are_read_where_a_projection_left_them(calls):
     ],
 )
 def test_which_calls_it_takes(changes, taken):
-    assert direct_whole.is_whole(form(**changes)) is taken
+    assert direct_single_block.is_single_block(form(**changes)) is taken
 
 
 def test_longer_rows_go_the_other_way(calls):
@@ -152,7 +157,7 @@ def test_gradients_that_are_expanded_are_read_as_they_are(size, calls):
     copied = gradients(lambda out: given.expand_as(out).contiguous(), *inputs)
     for one, other in zip(expanded, copied, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
-    assert calls.count("run_whole_backward") == 2
+    assert calls.count("run_single_block_backward") == 2
 
 
 def _halve_the_constant(launch):
@@ -166,20 +171,20 @@ def _forget_the_lengths(launch):
 
 @pytest.mark.parametrize("plant", [_halve_the_constant, _forget_the_lengths])
 def test_planted_errors_are_caught(plant, calls, monkeypatch):
-    launch_of = direct_whole._backward_launch.__wrapped__
+    launch_of = direct_single_block._backward_launch.__wrapped__
 
     def planted(*arguments):
         launch = launch_of(*arguments)
         plant(launch)
         return launch
 
-    monkeypatch.setattr(direct_whole, "_backward_launch", planted)
+    monkeypatch.setattr(direct_single_block, "_backward_launch", planted)
     make = partial(draw_shift, batch=1, heads=3, queries=20, keys=30, dim=16)
     with pytest.raises(AssertionError, match="allowed"):
         assert_as_good_as_plain(
             partial(fused_shift, "direct"), shift_equation, make, DTYPE, draws=1
         )
-    assert "run_whole_backward" in calls
+    assert "run_single_block_backward" in calls
 
 
 def test_rows_too_far_apart_are_copied():
@@ -203,6 +208,6 @@ def test_a_captured_graph_gives_the_same_again():
 def test_both_ways_agree(monkeypatch):
     inputs = torch.randn(3, 16, 8, 63, 32, dtype=torch.bfloat16, device=DEVICE)
     one = gradients(torch.ones_like, *inputs)
-    monkeypatch.setattr(api, "is_whole", lambda _: False)
+    monkeypatch.setattr(api, "is_single_block", lambda _: False)
     for x, y in zip(one, gradients(torch.ones_like, *inputs), strict=True):
         assert (x - y).float().norm() < 0.02 * y.float().norm()

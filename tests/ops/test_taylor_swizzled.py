@@ -1,4 +1,4 @@
-"""Sums over keys that are turned first: when they are, and that they are the same sums."""
+"""Sums over keys that are swizzled first: when they are, and that they are the same sums."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ from tests.ops.mechanisms import assert_as_good_as_plain
 pytest.importorskip("triton")
 
 from saccade.ops.taylor.triton import efficient_state
-from saccade.ops.taylor.triton.shapes import form_of
+from saccade.ops.taylor.triton.shapes import call_shape_of
 
 # The interpreter cuts bfloat16 instead of rounding it: float32 stands for it there.
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
@@ -32,15 +32,15 @@ both_kinds = pytest.mark.parametrize("normalized", [False, True], ids=["plain", 
 
 
 @pytest.fixture
-def turned(monkeypatch):
-    """The launches that sum turned keys: (first tile, tiles, splits) of each."""
-    launched, launch_of = [], efficient_state._turned_launch
+def swizzled(monkeypatch):
+    """The launches that sum swizzled keys: (first tile, tiles, splits) of each."""
+    launched, launch_of = [], efficient_state._swizzled_launch
 
     def noted(form, *tiles):
         launched.append(tiles)
         return launch_of(form, *tiles)
 
-    monkeypatch.setattr(efficient_state, "_turned_launch", noted)
+    monkeypatch.setattr(efficient_state, "_swizzled_launch", noted)
     return launched
 
 
@@ -74,17 +74,17 @@ def assert_right(normalized, **shape):
     ("queries", "keys", "dim", "width"),
     [(64, 64, 32, 32), (150, 128, 32, 32), (70, 64, 64, 64), (40, 128, 16, 64), (70, 128, 64, 128)],
 )
-def test_turned_keys_give_the_same_sums(queries, keys, dim, width, normalized, turned):
+def test_swizzled_keys_give_the_same_sums(queries, keys, dim, width, normalized, swizzled):
     shape = {"queries": queries, "keys": keys, "dim": dim, "width": width}
     assert_right(normalized, batch=1, heads=2, **shape)
     tiles = dim // 16 * (dim // 16 + 1) // 2
-    assert set(turned) == {(0, 2 * tiles, 1)}
+    assert set(swizzled) == {(0, 2 * tiles, 1)}
 
 
 @both_kinds
-def test_turned_keys_of_the_widest_heads(normalized, turned):
+def test_swizzled_keys_of_the_widest_heads(normalized, swizzled):
     assert_right(normalized, batch=1, heads=1, queries=130, keys=128, dim=128)
-    assert set(turned) == {(0, 36, 1)}
+    assert set(swizzled) == {(0, 36, 1)}
 
 
 @both_kinds
@@ -95,14 +95,14 @@ def test_turned_keys_of_the_widest_heads(normalized, turned):
     [(5, 1024, {(0, 12, 1), (12, 3, 2)}), (1, 4096, {(0, 3, 2)})],
     ids=["where keys were that nobody reads any more", "behind the keys"],
 )
-def test_split_rows_are_summed_in_what_is_free(heads, queries, launches, normalized, turned):
+def test_split_rows_are_summed_in_what_is_free(heads, queries, launches, normalized, swizzled):
     """Six programs run at once; 16 steps can be split in two."""
     assert_right(normalized, batch=1, heads=heads, queries=queries, keys=1024, dim=32)
-    assert set(turned) == launches
+    assert set(swizzled) == launches
 
 
 def test_another_order_of_tokens_is_caught(monkeypatch):
-    launch_of = efficient_state._turned_launch
+    launch_of = efficient_state._swizzled_launch
 
     class Swapped:
         def __init__(self, *arguments):
@@ -112,7 +112,7 @@ def test_another_order_of_tokens_is_caught(monkeypatch):
             keys.copy_(keys.unflatten(0, (-1, 2)).flip(1).flatten())
             self.launch(keys, *rest)
 
-    monkeypatch.setattr(efficient_state, "_turned_launch", Swapped)
+    monkeypatch.setattr(efficient_state, "_swizzled_launch", Swapped)
     with pytest.raises(AssertionError, match="allowed"):
         assert_right(False, batch=1, heads=2, queries=64, keys=64, dim=32)
 
@@ -130,17 +130,17 @@ def test_sums_over_keys_that_are_still_to_be_read_are_caught(monkeypatch):
 
 
 def shares(batch=33, queries=2048, keys=2048, dim=64, width=64, masked=False):
-    """The shares of turned keys in an output of this shape, or None."""
+    """The shares of swizzled keys in an output of this shape, or None."""
     strides = [
         (8 * tokens * columns, tokens * columns, columns, 1)
         for tokens, columns in ((queries, dim), (keys, dim), (keys, width))
     ]
     rest = (torch.bfloat16, torch.device("cpu"), masked, False, 1.0, 0.5, 1.0, 1.0, False, "ieee")
-    form = form_of((batch, 8, queries, dim), (batch, 8, keys, width), *strides, *rest)
-    return efficient_state.turned_shares(form, batch * 8 * queries * width * 2)
+    form = call_shape_of((batch, 8, queries, dim), (batch, 8, keys, width), *strides, *rest)
+    return efficient_state.swizzled_division(form, batch * 8 * queries * width * 2)
 
 
-def test_keys_are_turned_where_they_fit_and_all_is_whole():
+def test_keys_are_swizzled_where_they_fit_and_all_is_whole():
     assert shares() == (2640, 0, 1, 10.0)
     assert shares(dim=16) is not None
     assert shares(queries=4096) is not None
@@ -157,5 +157,5 @@ def test_rows_are_split_only_where_their_sums_find_room():
     # 160 tiles in thirds take two thirds of a round: no head is done before.
     assert shares(batch=2, queries=65536, keys=65536) is None
     assert shares(batch=2, queries=2 * 65536, keys=65536)[:3] == (0, 160, 3)  # behind the keys
-    # Five rounds of turned keys take less than four and a half of others.
+    # Five rounds of swizzled keys take less than four and a half of others.
     assert shares(batch=2, queries=2048, keys=2048, dim=128, width=128)[:3] == (576, 0, 1)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from saccade.data.tasks.draws import COUNTERS, bits
+from saccade.data.randomness import COUNTERS, numpy_bits
 
 __all__ = ["FILLERS", "recall"]
 
@@ -38,7 +38,7 @@ def recall(
 
     def draw(first: int, count: int) -> NDArray[np.uint64]:
         places = index + np.arange(first, first + count, dtype=np.uint64)
-        return bits(key, places.astype(np.uint64))
+        return numpy_bits(key, places.astype(np.uint64))
 
     keys = np.argsort(draw(0, num_keys), axis=1)[:, :num_pairs]
     values = (draw(num_keys, num_pairs) % np.uint64(num_values)).astype(np.int64)

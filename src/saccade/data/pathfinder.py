@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from saccade.data.tasks.draws import COUNTERS, uniforms
+from saccade.data.randomness import COUNTERS, numpy_uniforms
 from saccade.errors import DataError
 
 __all__ = ["SETTINGS", "PathfinderSettings", "pathfinder"]
@@ -147,7 +147,7 @@ class _Canvas:
         places = self.drawn + np.arange(count, dtype=np.uint64)
         self.drawn += count
         counter = self.counter if rows is None else self.counter[rows]
-        return uniforms(self.key, counter[:, None] + places).astype(np.float32)
+        return numpy_uniforms(self.key, counter[:, None] + places).astype(np.float32)
 
     def grow_paths(self) -> Ints:
         """Draw the two paths; keep the images in which both are complete, and return them."""
