@@ -185,7 +185,7 @@ WITHOUT_COUNTERPART = frozenset(
         "use_mask_token",
     }
 )
-"""Foreign names of things that saccade does not have. Names that are spelled alike mean others."""
+"""Foreign names without a counterpart in saccade; similar spellings mean something else."""
 
 OVERRIDES = "model.overrides."
 _OWN_FIELDS = {field for fields in MODEL_FIELDS.values() for field in fields}

@@ -1,4 +1,4 @@
-"""What the checkpoints of an unfinished run hold its description to.
+"""The description of an unfinished run, as its newest checkpoint recorded it.
 
 A finished run has a manifest. Before that, each checkpoint has a file `run.json` with the run's
 configuration and the SHA-256 of the other files that describe it. A run that was killed is

@@ -204,7 +204,7 @@ OPTIONS = "model.attention_options."
 
 
 def check_tuning(asked: Config, trials: int, folds: int | None) -> None:
-    """Refuse settings with which the attentions cannot be tuned alike on validation images.
+    """Refuse settings with which the attentions cannot be tuned equally on validation images.
 
     Args:
         asked: The recipe with all overrides.
