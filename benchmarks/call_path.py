@@ -1,4 +1,4 @@
-"""Through how many source files one call of `taylor_attention` passes, kernels included.
+"""Count the source files that one call of `taylor_attention` runs, including kernels.
 
     PYTHONPATH=src python benchmarks/call_path.py
 
