@@ -74,7 +74,7 @@ def takes_fused(backend: Backend, obstacle: str | None, *, preferred: bool) -> b
 def fused_obstacle(v: Tensor, head_dim: int | None = None) -> str | None:
     """Why no kernel supports these tensors, if none does."""
     if is_plain():
-        return "plain_operators() asks for torch's own operators"
+        return "plain_operators() requires torch's own operators"
     if is_transformed():
         return "torch.func and forward-mode differentiation need torch's own operators"
     if not TRITON_INSTALLED:

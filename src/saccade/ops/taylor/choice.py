@@ -98,7 +98,7 @@ def crossover(
         width = next((d for d in crossovers if head_dim <= d), None)
         if width is None:
             raise ConfigError(
-                f"head_dim={head_dim}: the fused kernels take at most {max(crossovers)}"
+                f"head_dim must be at most {max(crossovers)} for the fused kernels, got {head_dim}"
             )
         return crossovers[width], "fused kernels, measured on an H200"
     equal = speed_threshold(head_dim, symmetric=True)
