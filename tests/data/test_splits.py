@@ -5,9 +5,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 
 from saccade.config import DataConfig
 from saccade.data import DATASETS, list_datasets, load_splits, stratified_split
+from saccade.data.digits_file import read_digits
 from saccade.data.sources import SOURCES
 from saccade.data.splits import channel_statistics, stratified_fold, stratified_subset
 from saccade.errors import ConfigError, DataError, UnknownNameError
@@ -69,6 +71,14 @@ def test_digits_load_without_any_file() -> None:
     assert splits.train.images is not None
     assert splits.train.images.dtype == torch.uint8
     assert int(splits.train.images.max()) == 255
+
+
+def test_the_file_of_digits_holds_what_scikit_learn_loads() -> None:
+    levels, labels = read_digits()
+    expected_levels, expected_labels = load_digits(return_X_y=True)
+    assert (levels.dtype, labels.dtype) == (expected_levels.dtype, expected_labels.dtype)
+    assert (levels == expected_levels).all()
+    assert (labels == expected_labels).all()
 
 
 def test_the_test_set_of_digits_does_not_follow_the_split_seed() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saccade.data.cache import cache_path, is_cached, read_cached_arrays
+from saccade.data.digits_file import read_digits
 from saccade.data.folder_files import class_names, labeled_images, names_in, split_folders
 from saccade.data.images import opened, read_square
 from saccade.data.keys import Purpose, make_key, permuted
@@ -110,11 +111,8 @@ def _load_cached(name: str) -> HeldOut:
 
 
 def _load_digits() -> HeldOut:
-    from sklearn.datasets import load_digits
-
-    values, labels = load_digits(return_X_y=True)
+    values, labels = read_digits()
     levels = (values * (255 / 16)).round().astype(np.uint8).reshape(-1, 1, 8, 8)
-    labels = labels.astype(np.int64)
     order = permuted(make_key(TEST_SEED, 0, Purpose.SPLIT), len(labels))
     test = stratified_sample(labels, order, TEST_FRACTION, spared=1)
     return HeldOut("digits", tuple(map(str, range(10))), labels[test], levels[test])
