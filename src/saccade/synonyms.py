@@ -101,7 +101,7 @@ WITHOUT_COUNTERPART = {
     *("num_key_value_heads", "num_patches", "output_attentions", "patch_drop_rate", "pre_norm"),
     *("qk_norm", "rope", "scale_attn_norm", "scale_mlp_norm", "use_mask_token"),
 }
-"""Foreign names of things that saccade does not have. Names that are spelled alike mean others."""
+"""Foreign names without a counterpart in saccade; similar spellings mean something else."""
 
 OVERRIDES = "model.overrides."
 

@@ -216,7 +216,7 @@ class Loader:
                 offset += len(piece)
 
     def _mixing(self, epoch: int) -> Tensor | None:
-        """Whether images are mixed in an epoch, on the device; None if all epochs are alike."""
+        """Whether images are mixed in an epoch, on the device; None if all epochs are the same."""
         if self._mixed_epochs is None:
             return None
         return torch.full((), epoch < self._mixed_epochs, device=self.device)

@@ -320,7 +320,7 @@ class RunFolder:
         return name in (held.sha256 if (held := self._descriptions()) else {})
 
     def _descriptions(self) -> Descriptions | None:
-        """What the newest checkpoint of an unfinished run holds its description to."""
+        """The description of an unfinished run in its newest checkpoint."""
         if self.is_finished() or not self.exists():
             return None
         found = (Descriptions.read(c.path, self._known_id()) for c in reversed(self.checkpoints()))
