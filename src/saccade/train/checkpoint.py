@@ -60,12 +60,12 @@ def swapped_in(model: nn.Module, weights: Weights | None) -> Iterator[None]:
     if weights is None:
         yield
         return
-    own, live = model.state_dict(), snapshot(model)
-    _fill(own, weights)
+    live = snapshot(model)
+    _fill(model.state_dict(), weights)
     try:
         yield
     finally:
-        _fill(own, live)
+        _fill(model.state_dict(), live)  # anew: FSDP shards its parameters again
 
 
 class MovingAverage:
