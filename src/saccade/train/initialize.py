@@ -63,7 +63,7 @@ class Pretrained:
     """Weights to start from, under the names of this library.
 
     Attributes:
-        name: What the user named.
+        name: Name that the user gave.
         kind: A run folder, a folder of a saved model, or a file.
         layout: The layout of the tensors at the source; see `saccade.integrations.layouts`.
         sha256: The hash of the file of weights, which a run records.

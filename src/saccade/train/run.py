@@ -1,7 +1,7 @@
 """A run from its configuration to its summary.
 
-`train` is the whole story: set up the machine, inspect the folder, load the data, build the model,
-claim the folder, train, test, finish. The functions below it stand in the order in which it calls
+`train` has all steps: set up the machine, inspect the folder, load the data, build the model,
+lock the folder, train, test, finish. The functions below it stand in the order in which it calls
 them. `start.py` has the folder, `loop.py` the epochs, `step.py` a step, `checkpoint.py` what is
 saved, `failures.py` the errors. `dry_run` does the same up to one step and writes nothing.
 """

@@ -1,4 +1,4 @@
-"""Tune every attention of a comparison alike, before its runs, and describe what it found.
+"""Tune every attention of a comparison in the same way before its runs, and describe the result.
 
 Each attention has a search of its own (`saccade.study.tuning`) with the same number of trials, the
 same first trial, seed, sampler and pruner. The trials of a search run one after another, so that
