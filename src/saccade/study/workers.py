@@ -153,12 +153,12 @@ def _hang_limit_s() -> float:
 
 
 def run_workers(
-    module: str,
     arguments: Sequence[str],
     jobs: int,
     *,
     attempts: Attempts,
-    is_work_left: Callable[[], bool],
+    module: str = "saccade.study.worker",
+    is_work_left: Callable[[], bool] = lambda: True,
 ) -> list[int]:
     """Run `python -m module arguments` in `jobs` processes and wait for them.
 
@@ -167,11 +167,12 @@ def run_workers(
     than `STOP_S` are killed. A second Ctrl-C kills them at once.
 
     Args:
-        module: Module that a worker runs.
         arguments: Arguments of the module.
         jobs: Number of workers.
         attempts: Attempts of the study.
-        is_work_left: Returns True if a worker that died should be replaced.
+        module: Module that a worker runs.
+        is_work_left: Returns True if a worker that died should be replaced; one that finds no work
+            exits.
 
     Returns:
         The exit codes in the order in which the workers ended; negative ones are signals.

@@ -42,7 +42,6 @@ from saccade.train.torch_flags import check_machine, set_up_machine, uses_cuda
 
 __all__ = ["compare", "estimate", "failed_runs"]
 
-WORKER = "saccade.study.worker"
 MAX_ON_CPU = 4
 
 
@@ -98,7 +97,6 @@ def _search(folder: ComparisonFolder, jobs: int | None, launcher: Launcher, *, q
     since, names = time.time(), unfinished(folder)
     say = (lambda line: None) if quiet else print_line
     task = Task(
-        WORKER,
         folder.path,
         since,
         units=[unit_of(name) for name in names],
@@ -205,7 +203,6 @@ def _workers_of_this_machine(config: Config, units: int) -> int:
 def _training(folder: ComparisonFolder, since: float, jobs: int | None, *, is_local: bool) -> Task:
     """The training of the remaining runs."""
     return Task(
-        WORKER,
         folder.path,
         since,
         units=[job.name for job in folder.waiting(since)],
@@ -217,7 +214,7 @@ def _training(folder: ComparisonFolder, since: float, jobs: int | None, *, is_lo
 def _measuring(folder: ComparisonFolder, since: float) -> Task:
     """The measurements, which start after all runs have ended."""
     here = partial(measure, folder)
-    return Task(WORKER, folder.path, since, units=[MEASURES], jobs=1, here=here)
+    return Task(folder.path, since, units=[MEASURES], jobs=1, here=here)
 
 
 def _write(folder: ComparisonFolder) -> dict[str, Any]:
