@@ -1,7 +1,7 @@
-"""Items a second that the generators of long sequences make, in one process and in two.
+"""Items per second of the generators of long sequences, in one process and in two.
 
-Beside the wall time, the processor time is measured: on a machine with other work only the items of
-a processor second tell what the generators can do.
+Besides the wall time, CPU time is measured: on a busy machine only items per CPU second are
+meaningful.
 
 python benchmarks/generate_tasks.py                   # writes results/long_sequences
 python benchmarks/generate_tasks.py --out /tmp/toy --items 256
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from saccade.bench.output import result_stem
+from saccade.bench.findings import result_stem
 from saccade.data.listops import listops
 from saccade.data.pathfinder import SETTINGS, pathfinder
 from saccade.data.randomness import part_key

@@ -1,4 +1,4 @@
-"""What the fused Taylor kernels compile to on Hopper or another architecture, without a GPU.
+"""Inspect the machine code of the fused Taylor kernels for an architecture, without a GPU.
 
     python benchmarks/machine_code.py [--dims 16,32,64x24,128] [--width 64] [--dtype float32]
                                       [--normalized] [--masked] [--arch 80]
@@ -10,7 +10,7 @@ ptxas serialized its matrix products (remarks C7510 to C7515), which costs more 
 and whether the machine code reads uniform registers that it never writes. ptxas 12.8, which Triton
 3.6 brings, emits such code: addresses of matrix products come out of them, and are wrong.
 Where Hopper has kernels of its own, those that all other calls take follow.
-`docs/log.md` tells what that is good for.
+`docs/log.md` has what was found with it.
 """
 
 from __future__ import annotations

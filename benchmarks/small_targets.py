@@ -2,10 +2,10 @@
 
 An image is a field of gray noise with small shapes of a fixed size in pixels: targets of the
 image's class, and distractors of the seven other kinds, in random positions, rotations and colors.
-The number of shapes grows with the area, so that a class cannot be told from a part of the image
-that has few shapes, nor from patches in which the kinds look alike. Image `i` is a pure function of
-(seed, part, i, size). Its class is `i mod 8`. Images are drawn on the device of their index, a
-thousand large ones in seconds on a GPU.
+The number of shapes grows with the area, so that a class cannot be recognized from a part of the
+image with few shapes, nor from patches in which the kinds look the same. Image `i` is a pure
+function of (seed, part, i, size). Its class is `i mod 8`. Images are drawn on the device of their
+index, a thousand large ones in seconds on a GPU.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def _grown_tree(stream: Iterator[int]) -> list[int]:
     """An expression of TaylorShift, as symbols.
 
     DEVIATION: a digit at a depth of more than 10 is never replaced; the published code measures the
-    depth in two ways and sometimes goes on below.
+    depth in two ways and sometimes goes deeper.
     """
     names = OPERATORS["taylorshift"]
     length = _MIN_LENGTH + next(stream) % (_MAX_LENGTH - _MIN_LENGTH + 1)

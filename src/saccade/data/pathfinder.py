@@ -233,7 +233,7 @@ class _Canvas:
         return found, good
 
     def render(self, labels: Ints) -> NDArray[np.uint8]:
-        """The images (R, size, size), with the discs that their classes ask for."""
+        """The images (R, size, size), with the discs of their classes."""
         settings, rows = self.settings, np.arange(len(labels))
         image = np.zeros((len(labels), settings.size, settings.size), np.float32)
         reach = settings.thickness / 2 + 1

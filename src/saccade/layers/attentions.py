@@ -113,7 +113,7 @@ class Attention:
     def equation_function(self) -> Equation:
         """The equation; raises if the attention was registered without one."""
         if self.equation is None:
-            raise ConfigError("this attention was registered without an equation to be held to")
+            raise ConfigError("equation must be given to register_attention, got None")
         found: Equation = _resolved(self.equation)
         return found
 
@@ -374,7 +374,7 @@ register_attention(
         "softmax among tokens of like hashes, in several rounds",
         linear=True,
         equation="reformer.reformer",
-        weight=r"exp(x.y/(\|y\| sqrt(D))) of tokens that meet, x = y = (q + k)/sqrt(2)",
+        weight=r"exp(x.y/(\|y\| sqrt(D))) of tokens in neighboring chunks, x = y = (q + k)/sqrt(2)",
         cost="R N (B D + 8 m D) for R rounds, B buckets, chunks of m",
         parts=("softmax",),
         ordered=True,

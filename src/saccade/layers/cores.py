@@ -202,8 +202,8 @@ class TaylorCore(AttentionCore):
         super().__init__(num_heads, head_dim, attn_drop=attn_drop)
         if attn_drop > 0 and algorithm == "efficient":
             raise ConfigError(
-                f"attn_drop={attn_drop} with algorithm='efficient': the linear-time form has no "
-                "weights to drop; use algorithm='direct' or 'auto', attn_drop=0, or proj_drop"
+                f"attn_drop must be 0 with algorithm='efficient', got {attn_drop}: the linear-time "
+                "form has no weights to drop; use algorithm='direct' or 'auto', or proj_drop"
             )
         self.coefficients = check_coefficients((*coefficients,))
         self.algorithm = algorithm

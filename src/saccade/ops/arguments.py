@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.errors import ConfigError
+from saccade.ops.compilation import constant_when_compiled
 
 __all__ = [
     "Backend",
@@ -42,7 +43,7 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
     check_qk(q, k)
     check_values(v, k)
     if v.dtype != k.dtype:
-        raise ConfigError(f"k is {k.dtype} and v is {v.dtype}; one dtype is expected")
+        raise ConfigError(f"v must have the dtype of k, {k.dtype}, got {v.dtype}")
 
 
 def check_qk(q: Tensor, k: Tensor, *, names: tuple[str, str] = ("q", "k")) -> None:
@@ -51,13 +52,13 @@ def check_qk(q: Tensor, k: Tensor, *, names: tuple[str, str] = ("q", "k")) -> No
         _check_tensor(name, x)
     if q.shape[:2] != k.shape[:2] or q.shape[-1] != k.shape[-1]:
         raise ConfigError(
-            f"{names[0]} {tuple(q.shape)} and {names[1]} {tuple(k.shape)} differ in batch, heads "
-            "or width; only the number of tokens may differ"
+            f"{names[1]} must have the batch, heads and width of {names[0]}, {tuple(q.shape)}, got "
+            f"{tuple(k.shape)}; only the number of tokens may differ"
         )
     if q.dtype != k.dtype or q.device != k.device:
         raise ConfigError(
-            f"{names[0]} is {q.dtype} on {q.device} and {names[1]} is {k.dtype} on {k.device}; "
-            "one dtype and device are expected"
+            f"{names[1]} must have the dtype and device of {names[0]}, {q.dtype} on {q.device}, "
+            f"got {k.dtype} on {k.device}"
         )
 
 
@@ -66,17 +67,21 @@ def check_values(v: Tensor, k: Tensor, *, keys_name: str = "k") -> None:
     _check_tensor("v", v)
     if v.shape[:3] != k.shape[:3]:
         expected = f"({', '.join(map(str, k.shape[:3]))}, E)"
-        raise ConfigError(f"v has shape {tuple(v.shape)}; expected {expected} to match {keys_name}")
+        raise ConfigError(
+            f"v must have shape {expected} to match {keys_name}, got {tuple(v.shape)}"
+        )
     if v.device != k.device:
-        raise ConfigError(f"v is on {v.device}; expected {k.device}, as {keys_name}")
+        raise ConfigError(f"v must be on {k.device}, as {keys_name}, got {v.device}")
 
 
 def _check_tensor(name: str, x: Tensor) -> None:
     if x.dim() != 4 or x.shape[3] == 0:
-        raise ConfigError(f"{name} has shape {tuple(x.shape)}; expected (B, H, N, D), D at least 1")
+        raise ConfigError(
+            f"{name} must have shape (B, H, N, D) with D at least 1, got {tuple(x.shape)}"
+        )
     if x.dtype not in _DTYPES:
         accepted = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
-        raise ConfigError(f"{name} has dtype {x.dtype}; accepted: {accepted}")
+        raise ConfigError(f"{name} must have one of the dtypes {accepted}, got {x.dtype}")
 
 
 def check_key_mask(key_mask: Tensor | None, k: Tensor) -> None:
@@ -86,17 +91,17 @@ def check_key_mask(key_mask: Tensor | None, k: Tensor) -> None:
     expected = (k.shape[0], k.shape[2])
     if key_mask.dtype != torch.bool or tuple(key_mask.shape) != expected:
         raise ConfigError(
-            f"key_mask is {key_mask.dtype} of shape {tuple(key_mask.shape)}; "
-            f"expected torch.bool of shape {expected}, True = attend"
+            f"key_mask must be torch.bool of shape {expected}, True = attend, got {key_mask.dtype} "
+            f"of shape {tuple(key_mask.shape)}"
         )
     if key_mask.device != k.device:
-        raise ConfigError(f"key_mask is on {key_mask.device}; expected {k.device}, as the keys")
+        raise ConfigError(f"key_mask must be on {k.device}, as the keys, got {key_mask.device}")
 
 
 def check_backend(backend: Backend, available: tuple[Backend, ...]) -> None:
     """Raise if the function does not have the backend."""
     if backend not in available:
-        raise ConfigError(f"backend={backend!r} cannot run here; accepted: {', '.join(available)}")
+        raise ConfigError(f"backend must be one of {', '.join(available)}, got {backend!r}")
 
 
 def resolve_scale(scale: float | None, head_dim: int) -> float:
@@ -150,7 +155,7 @@ def in_full_precision(function: Callable[P, T]) -> Callable[P, T]:
     return run
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def _has_autocast(kind: str) -> bool:
     """True if a device has autocast; works in traced code, unlike the check of torch 2.11."""
     return torch.amp.is_autocast_available(kind)
@@ -164,7 +169,7 @@ def select_queries(q: Tensor, queries: Tensor | slice | None) -> Tensor:
         return q[:, :, queries]
     if queries.dim() != 1 or queries.dtype not in (torch.int32, torch.int64):
         raise ConfigError(
-            f"queries is {queries.dtype} of shape {tuple(queries.shape)}; "
-            "expected a slice or a 1-D integer tensor of token positions"
+            "queries must be a slice or a 1-D integer tensor of token positions, got "
+            f"{queries.dtype} of shape {tuple(queries.shape)}"
         )
     return q.index_select(2, queries)

@@ -23,7 +23,7 @@ def chunks_of(x: Tensor, rotation: Tensor, chunk: int, key_mask: Tensor | None) 
 
 
 def meetings(x: Tensor, rotations: Tensor, *, chunk: int, key_mask: Tensor | None = None) -> Tensor:
-    """True where token i meets token j: (B, H, N, N). Masked tokens meet every other."""
+    """True where token i meets token j: (B, H, N, N). Masked tokens meet all tokens."""
     tokens = x.shape[2]
     pairs = torch.zeros(*x.shape[:3], tokens, dtype=torch.bool, device=x.device)
     for rotation in rotations:

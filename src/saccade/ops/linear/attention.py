@@ -119,4 +119,4 @@ def linear_weights(
 def check_eps(eps: float) -> None:
     """Raise if eps is negative or not finite."""
     if not 0 <= eps < torch.inf:
-        raise ConfigError(f"eps={eps!r}; expected a finite number that is not negative")
+        raise ConfigError(f"eps must be a finite number of at least 0, got {eps!r}")

@@ -61,7 +61,7 @@ def favor_softmax(
     exponent = z - x.square().sum(dim=-1, keepdim=True) / 2
     if is_query:
         if key_mask is not None:
-            raise ConfigError("key_mask is for keys; is_query=True takes None")
+            raise ConfigError("key_mask must be None with is_query=True, got a mask")
         top = exponent.detach().amax(dim=-1, keepdim=True)
     else:
         check_key_mask(key_mask, x)
@@ -148,11 +148,11 @@ def project(x: Tensor, projection: Tensor, scale: float | None) -> tuple[Tensor,
     """z = W x' and x' = sqrt(scale) x, in the compute dtype."""
     if x.dim() != 4 or projection.dim() != 2 or projection.shape[1] != x.shape[-1]:
         raise ConfigError(
-            f"x has shape {tuple(x.shape)} and projection {tuple(projection.shape)}; "
-            "expected (B, H, N, D) and (M, D)"
+            "x and projection must have shapes (B, H, N, D) and (M, D), got "
+            f"{tuple(x.shape)} and {tuple(projection.shape)}"
         )
     scale = resolve_scale(scale, x.shape[-1])
     if scale < 0:
-        raise ConfigError(f"scale={scale!r}; feature maps need a scale that is not negative")
+        raise ConfigError(f"scale must be at least 0 for feature maps, got {scale!r}")
     x = x.to(compute_dtype(x.dtype)) * math.sqrt(scale)
     return x @ projection.to(x.dtype).T, x

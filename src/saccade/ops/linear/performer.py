@@ -73,7 +73,7 @@ def performer_attention(
     _check_features(feature_map, precision, projection, q)
     scale = resolve_scale(scale, q.shape[-1])
     if scale < 0:
-        raise ConfigError(f"scale={scale!r}; feature maps need a scale that is not negative")
+        raise ConfigError(f"scale must be at least 0 for feature maps, got {scale!r}")
     feature_eps = _FEATURE_EPS[feature_map] if feature_eps is None else feature_eps
     obstacle = fused_obstacle(v, q.shape[-1])
     if projection.requires_grad and torch.is_grad_enabled():
@@ -120,10 +120,10 @@ def _check_features(
         raise UnknownNameError("precision", precision, get_args(Precision))
     if projection.dim() != 2 or projection.shape[1] != q.shape[-1]:
         raise ConfigError(
-            f"projection has shape {tuple(projection.shape)}; expected (M, {q.shape[-1]})"
+            f"projection must have shape (M, {q.shape[-1]}), got {tuple(projection.shape)}"
         )
     if projection.device != q.device:
-        raise ConfigError(f"projection is on {projection.device}; expected {q.device}, as q")
+        raise ConfigError(f"projection must be on {q.device}, as q, got {projection.device}")
 
 
 def random_features(

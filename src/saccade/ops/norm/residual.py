@@ -47,7 +47,7 @@ def add_norm(
     """
     if keep is not None and keep.shape != x.shape[:1]:
         raise ConfigError(
-            f"keep has shape {tuple(keep.shape)}; expected ({x.shape[0]},), a factor a sample of x"
+            f"keep must have shape ({x.shape[0]},), one factor per sample, got {tuple(keep.shape)}"
         )
     if weight is None or bias is None or not _takes(x, branch, weight, bias):
         return None

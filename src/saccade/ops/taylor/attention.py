@@ -29,6 +29,7 @@ from saccade.ops.arguments import (
 )
 from saccade.ops.backends import fused_obstacle, is_plain, is_transformed, takes_fused
 from saccade.ops.centering import centered_keys
+from saccade.ops.compilation import constant_when_compiled
 from saccade.ops.taylor.choice import choose, crossover
 from saccade.ops.taylor.composed import direct_composed, efficient_composed
 from saccade.ops.taylor.direct import direct
@@ -125,8 +126,8 @@ def taylorshift_attention(
     check_coefficients(coefficients)
     if temperature.shape != (q.shape[1],):
         raise ConfigError(
-            f"temperature has shape {tuple(temperature.shape)}; expected ({q.shape[1]},), "
-            "one for each head"
+            f"temperature must have shape ({q.shape[1]},), one per head, got "
+            f"{tuple(temperature.shape)}"
         )
     k = centered_keys(k, key_mask) if center_keys else k
     return _attend(
@@ -269,7 +270,7 @@ def _takes_fused(backend: Backend, q: Tensor, v: Tensor) -> bool:
     return takes_fused(backend, fused_obstacle(v, q.shape[-1]), preferred=preferred)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def _gpu_name(index: int) -> str:
     return torch.cuda.get_device_name(index)
 
@@ -306,11 +307,13 @@ def taylor_weights(
 def check_coefficients(coefficients: Coefficients) -> Coefficients:
     """Return the coefficients; raise if their polynomial can be negative."""
     if len(coefficients) != 3 or not all(abs(x) < inf for x in coefficients):
-        raise ConfigError(f"coefficients={coefficients!r}; expected three finite numbers (a, b, c)")
+        raise ConfigError(
+            f"coefficients must be three finite numbers (a, b, c), got {coefficients!r}"
+        )
     a, b, c = coefficients
     if a <= 0 or c < b * b / (4 * a):
         raise ConfigError(
-            f"coefficients={coefficients!r}; expected a > 0 and c >= b^2 / 4a, "
-            "without which c + b s + a s^2 can be negative"
+            "coefficients must have a > 0 and c >= b^2 / 4a, so that c + b s + a s^2 is never "
+            f"negative, got {coefficients!r}"
         )
     return coefficients

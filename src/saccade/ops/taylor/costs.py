@@ -42,7 +42,7 @@ def costs_path() -> Path:
         return root.expanduser() / "saccade" / "attention_costs.json"
     except RuntimeError:
         raise ConfigError(
-            "XDG_CACHE_HOME must be the folder of the cache where no home is known, got nothing"
+            "XDG_CACHE_HOME must be a folder if the home folder is unknown, got nothing"
         ) from None
 
 

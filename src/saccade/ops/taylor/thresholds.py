@@ -60,4 +60,4 @@ def memory_threshold(d: int, *, symmetric: bool = False) -> int:
 
 def _check(d: int) -> None:
     if d < 1:
-        raise ConfigError(f"d={d!r}; expected a head dim of at least 1")
+        raise ConfigError(f"d must be at least 1, got {d!r}")
