@@ -149,12 +149,12 @@ def _hang_limit_s() -> float:
 
 
 def run_workers(
-    module: str,
     arguments: Sequence[str],
     jobs: int,
     *,
     attempts: Attempts,
-    is_work_left: Callable[[], bool],
+    module: str = "saccade.study.worker",
+    is_work_left: Callable[[], bool] = lambda: True,
 ) -> list[int]:
     """Run `python -m module arguments` in `jobs` processes and wait for them.
 
