@@ -20,7 +20,7 @@ from saccade.layers import (
     register_attention,
 )
 from saccade.layers.cores import SoftmaxCore
-from saccade.layers.performers import LearnedFeatureCore, RandomFeatureCore
+from saccade.layers.performers import FeatureCore, LearnedFeatureCore, RandomFeatureCore
 from saccade.ops.taylor import speed_threshold
 from tests.waiting import PATIENCE_S
 
@@ -141,14 +141,16 @@ def backends():
     """What to compile every attention with.
 
     Inductor takes many seconds. Chains of torch's own operators are traced as a whole instead, and
-    so are all attentions of a core class but the first, which are slow tests with inductor.
+    so are all feature maps but the first: they come before the same linear attention. With inductor
+    these are slow tests.
     """
     first: dict[type[AttentionCore], str] = {}
     for name in NAMES:
         entry = ATTENTIONS[name]
+        kind = FeatureCore if issubclass(entry.core_class, FeatureCore) else entry.core_class
         if entry.parts or entry.rows != "convex":
             yield name, "aot_eager_decomp_partition"
-        elif first.setdefault(entry.core_class, name) == name:
+        elif first.setdefault(kind, name) == name:
             yield name, BACKEND
         else:
             yield name, "aot_eager_decomp_partition"
