@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from saccade.bench.output import result_stem
+from saccade.bench.findings import result_stem
 from saccade.data.listops import listops
 from saccade.data.pathfinder import SETTINGS, pathfinder
 from saccade.data.randomness import part_key

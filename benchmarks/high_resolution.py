@@ -25,9 +25,10 @@ from benchmarks.small_targets import TARGET_CLASSES, render_targets
 from torch import Tensor
 
 from saccade.environment import describe_environment, hardware_slug, resolve_device
-from saccade.explain.sheet import MUTED, SMALL, TITLE, Sheet, save
+from saccade.explain.sheet import SMALL, TITLE, Sheet, save
 from saccade.io import read_json_object, write_json
 from saccade.models import create_model
+from saccade.plotting import MUTED
 from saccade.train.run_summary import peak_memory_mib, start_peak_memory
 
 COLORS = {"taylor": "#0b6e4f", "softmax": "#c1440e"}

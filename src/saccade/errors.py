@@ -229,6 +229,11 @@ def shorten(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
+def first_line(error: BaseException, longest: int) -> str:
+    """The first line of an error's message, cut; the name of its class if it has no message."""
+    return shorten((str(error).strip().splitlines() or [type(error).__name__])[0], longest)
+
+
 def near_matches(name: str, known: Iterable[str]) -> list[str]:
     """Up to three known names that `name` may stand for, best first.
 

@@ -6,13 +6,15 @@ from itertools import pairwise
 import pytest
 import torch
 
+from saccade.bench import clock
 from saccade.bench.attention import MECHANISMS
+from saccade.bench.clock import MIN_ROUNDS
+from saccade.bench.crossings import Crossing
 from saccade.bench.crossover import measure as crossover_measure
 from saccade.bench.crossover import run as crossover
-from saccade.bench.crossover.crossings import Crossing
-from saccade.bench.crossover.lines import LINES, linear_attentions
+from saccade.bench.crossover.measure import LINES, linear_attentions
 from saccade.bench.crossover.plot import make_figure
-from saccade.bench.crossover.schedule import MIN_ROUNDS, REACHES, lengths
+from saccade.bench.crossover.schedule import REACHES, lengths
 from saccade.bench.mechanisms import Mechanism, Operation, quadratic_flops
 from saccade.bench.shapes import Shape
 from saccade.ops import taylor_attention
@@ -134,13 +136,13 @@ def test_a_form_is_compared_with_float64_once_for_each_head_dim(monkeypatch):
 
 
 def test_slow_calls_are_repeated_less():
-    assert [crossover_measure._at_once(t, GPU) for t in ([], [0.2], [5.0], [774.0])] == [
+    assert [clock._at_once(t, GPU) for t in ([], [0.2], [5.0], [774.0])] == [
         1,
         10,
         4,
         1,
     ]
-    assert crossover_measure._at_once([0.2], CPU) == 1
+    assert clock._at_once([0.2], CPU) == 1
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

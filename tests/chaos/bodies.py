@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from saccade.cli.runs import open_run
+from saccade.cli.sources import open_run
 from saccade.config import dump_config, parse_config
 from saccade.data.images import BadImageError, read_image
 from saccade.data.pickles import unpickle

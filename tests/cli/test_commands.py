@@ -621,7 +621,7 @@ def test_a_closed_stderr_stops_nothing_and_gets_no_file(recipe: Path, tmp_path: 
     assert json.loads(done.stdout)["epochs"] == 2
     look = "import os; os.write(2, b'x'); print(os.readlink('/proc/self/fd/2'))"
     code = (
-        "import subprocess, sys\nfrom saccade.cli.streams import open_closed_streams\n"
+        "import subprocess, sys\nfrom saccade.cli.terminal import open_closed_streams\n"
         "open_closed_streams()\nsys.stderr.write('unseen')\n"
         f"subprocess.run([sys.executable, '-c', {look!r}], check=True)\n"
     )

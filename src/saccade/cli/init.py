@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli.streams import say
+from saccade.cli.terminal import say
 from saccade.errors import ConfigError, writing_error
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)

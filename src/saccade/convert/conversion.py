@@ -16,12 +16,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from saccade.config import Config, DataConfig
-from saccade.convert.diagnosis import Diagnosis, diagnose
+from saccade.convert.diagnosis import Diagnosis, diagnose, measure_speed
 from saccade.convert.distil import BLOCK_SHARE, DistillingTrainer
 from saccade.convert.page import write_page
 from saccade.convert.plan import fit_to_budget, run_config
 from saccade.convert.source import Source, open_source
-from saccade.convert.speed import measure_speed
 from saccade.convert.student import build_student, default_options, student_config
 from saccade.data import Split, Splits, load_splits, make_loader
 from saccade.environment import device_name

@@ -38,12 +38,6 @@ BLOCK_SHARE = 0.4
 class DistillingStepper(Stepper):
     """A `Stepper` whose loss compares the network with a teacher.
 
-    Args:
-        network: The student.
-        config: The configuration of the run.
-        ranks: The processes of the run; one.
-        teacher: The softmax model.
-
     Attributes:
         block_steps: Number of steps that match blocks; the later ones match logits.
     """
@@ -102,14 +96,7 @@ class DistillingStepper(Stepper):
 
 
 def _relative_error(found: Tensor, wanted: Tensor, x: Tensor, valid: Tensor) -> Tensor:
-    """Squared error of each image (B,), relative to the mean square of the teacher's branch.
-
-    Args:
-        found: Output of the student's block (B, N, C).
-        wanted: Output of the teacher's block.
-        x: Input of both.
-        valid: (B,), False for rows that do not count.
-    """
+    """Squared error of each image (B,), relative to the mean square of the teacher's branch."""
     error = (found.float() - wanted.float()).square().mean(dim=(1, 2))
     branch = (wanted.float() - x.float()).square().mean(dim=(1, 2))
     size = (branch * valid).sum() / valid.sum().clamp(min=1)

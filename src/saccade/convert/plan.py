@@ -131,14 +131,6 @@ def fit_to_budget(
 
     The speed is measured with a few steps of either stage. The time of the first steps, which
     compile, is subtracted, up to three quarters of the budget.
-
-    Args:
-        config: The configuration of the run.
-        splits: Its data.
-        source: The softmax model.
-        initial: The initial weights of the student.
-        minutes: Time of the training.
-        ranks: The process of the run.
     """
     make = partial(DistillingTrainer, run=RunFolder(Path("unused")), ranks=ranks)
     trainer = make(

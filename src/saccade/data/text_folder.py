@@ -8,7 +8,6 @@ held out by a hash of their names.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from saccade.config import DataConfig
+from saccade.data.folder import split_parts
 from saccade.data.folder_files import class_names, labeled_images, names_in, split_folders
 from saccade.data.images import printable
 from saccade.data.sequence_sets import task_options
@@ -24,8 +24,6 @@ from saccade.data.splits import (
     DatasetInfo,
     Split,
     Splits,
-    hold_out_validation,
-    limit_and_fold,
     select,
 )
 from saccade.data.stratify import TEST_FRACTION, TEST_SEED, hold_out_by_name, name_draws
@@ -36,14 +34,6 @@ __all__ = ["TEXT_SUFFIXES", "load_text_folder", "read_text_bytes"]
 
 TEXT_SUFFIXES = frozenset((".txt", ".text", ".md"))
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """The texts of one split folder."""
-
-    split: Split
-    names: tuple[str, ...]
 
 
 def load_text_folder(config: DataConfig) -> Splits:
@@ -61,26 +51,15 @@ def load_text_folder(config: DataConfig) -> Splits:
     length = task_options(config)["max_length"]
     folders = split_folders(config.root)
     names = class_names(folders["train"])
-    parts = {part: _read_part(config, folder, names, length) for part, folder in folders.items()}
-    if "test" not in parts and "val" in parts:
-        parts["test"] = parts.pop("val")
-    train = parts["train"].split
-    if "test" in parts:
-        test = parts["test"].split
-    else:
-        draws = name_draws(parts["train"].names, "test", TEST_SEED)
+    read = {part: _read_part(config, folder, names, length) for part, folder in folders.items()}
+
+    def hold_out_test(train: Split) -> tuple[Split, Split]:
+        draws = name_draws(read["train"][1], "test", TEST_SEED)
         kept, held = hold_out_by_name(train.labels, draws, TEST_FRACTION)
-        train, test = select(train, kept), select(train, held)
-    train, test = limit_and_fold(train, test, config)
-    if not len(test):
-        raise DataError(
-            f"{printable(config.root)}: {len(train)} texts in {len(names)} classes are too few to "
-            "hold out test texts; add texts or a test folder"
-        )
-    if "val" in parts:
-        val = parts["val"].split
-    else:
-        train, val = hold_out_validation(train, config)
+        return select(train, kept), select(train, held)
+
+    parts = {part: split for part, (split, _) in read.items()}
+    train, val, test = split_parts(parts, config, "texts", hold_out_test)
     root = config.root.absolute()
     name = printable(root.name) or "text_folder"
     info = DatasetInfo(
@@ -89,7 +68,10 @@ def load_text_folder(config: DataConfig) -> Splits:
     return Splits(train, val, test, info)
 
 
-def _read_part(config: DataConfig, folder: Path, names: tuple[str, ...], length: int) -> _Part:
+def _read_part(
+    config: DataConfig, folder: Path, names: tuple[str, ...], length: int
+) -> tuple[Split, tuple[str, ...]]:
+    """Return the texts of a split folder, and their names."""
     assert config.root is not None
     paths, labels = labeled_images(folder, names, TEXT_SUFFIXES, "text file")
     texts: list[NDArray[np.uint8]] = []
@@ -120,8 +102,7 @@ def _read_part(config: DataConfig, folder: Path, names: tuple[str, ...], length:
         )
     symbols, lengths = _padded(texts, length)
     split = Split(torch.tensor(labels)[kept], symbols, lengths=lengths)
-    names_below = names_in(config.root, [paths[place] for place in kept])
-    return _Part(split, names_below)
+    return split, names_in(config.root, [paths[place] for place in kept])
 
 
 def read_text_bytes(path: Path) -> NDArray[np.uint8]:

@@ -34,7 +34,6 @@ class Picture:
 
     Attributes:
         name: Its name on the command line, such as `test:17`.
-        image: float (C, H, W), normalized.
         label: Index of its true class, if known.
     """
 

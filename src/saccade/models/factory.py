@@ -173,12 +173,7 @@ DEFAULT_OUT_INDICES = 3
 
 
 class FeatureInfo:
-    """Channels, stride and block of each feature map.
-
-    Args:
-        info: One dictionary per block, from `VisionTransformer.feature_info`.
-        out_indices: Indices of the blocks whose output is returned.
-    """
+    """Channels, stride and block of each feature map."""
 
     def __init__(self, info: list[dict[str, Any]], out_indices: Sequence[int]) -> None:
         self.info, self.out_indices = info, tuple(out_indices)

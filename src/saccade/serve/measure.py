@@ -1,4 +1,4 @@
-"""The view Measure: attention timed on this machine, while somebody watches.
+"""The view Measure: attention timed on this machine.
 
 Softmax, and Taylor attention in its direct (quadratic) and linear-time form, forward, float32. The
 number of tokens doubles until a form takes too long. A crossing is interpolated between two numbers
@@ -14,8 +14,8 @@ import torch
 from pydantic import BeforeValidator
 
 from saccade.bench.attention import make_call, prepare
-from saccade.bench.clock import time_calls
-from saccade.bench.results import Timing, crossover
+from saccade.bench.clock import Timing, time_calls
+from saccade.bench.results import crossover
 from saccade.bench.shapes import Shape
 
 __all__ = ["FORMS", "HEADS", "MAX_TOKENS", "HeadDim", "Times", "crossings", "next_points"]

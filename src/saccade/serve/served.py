@@ -42,10 +42,7 @@ class ServedModel:
 
     Attributes:
         id: Its name in URLs, made from the name of its folder.
-        predictor: The model with its classes.
-        swaps: The model with other attentions.
         accuracy: Test accuracy, if the run measured it.
-        samples: Pictures to start with.
     """
 
     id: str
@@ -87,7 +84,7 @@ class ServedModel:
             yield [(names[index], p) for index, p in zip(order, row, strict=True)]
 
     def as_json(self) -> dict[str, Any]:
-        """What a client must know about the model; no path is among it."""
+        """A description of the model for clients, without paths."""
         model, info = self.model, self.predictor.info
         config = model.config
         rows, columns = model.patch_embed.grid_size

@@ -1,4 +1,4 @@
-"""Start the server: find the models, train one if there is none, listen until a signal."""
+"""Start the server: open the models, train one if none is given, listen until a signal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from saccade.runs import RunFolder
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from saccade.serve.settings import Settings
+    from saccade.serve.guard import Settings
 
 __all__ = ["address", "bind", "default_model", "render_reports", "run"]
 

@@ -34,11 +34,7 @@ Kind = Literal["compare", "tune"]
 
 
 class StudyFolder:
-    """A study on disk.
-
-    Args:
-        path: The folder.
-    """
+    """A study on disk."""
 
     kind: ClassVar[Kind]
 
@@ -55,11 +51,7 @@ class StudyFolder:
         return Attempts(self.path / "attempts")
 
     def read(self, name: str, hint: str = "restore it") -> dict[str, Any]:
-        """Read one of the JSON files; `hint` says what to do if it was changed.
-
-        Raises:
-            ConfigError: The file is missing, or was changed after it was written.
-        """
+        """Read one of the JSON files; `hint` says what to do if it was changed."""
         path = self.path / name
         values = read_json_object(path)
         if not is_unchanged(values):
@@ -73,14 +65,7 @@ class StudyFolder:
         return content
 
     def read_base(self, hashes: Sequence[str]) -> Config:
-        """Read `base.yaml`.
-
-        Args:
-            hashes: The SHA-256 that it may have; none in studies of earlier versions.
-
-        Raises:
-            ConfigError: The file is missing, was changed after it was written, or is not valid.
-        """
+        """Read `base.yaml`, which must have one of the hashes; earlier versions wrote none."""
         path = self.path / "base.yaml"
         content = read_bytes(path, limit=CONFIG_LIMITS.size)
         if hashes and hashlib.sha256(content).hexdigest() not in hashes:

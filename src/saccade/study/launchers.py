@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 from saccade.errors import ConfigError, RunLockedError, UnknownNameError, writing_error
 from saccade.io import locked
@@ -99,7 +100,7 @@ def choose_launcher(name: str, options: Sequence[str] = ()) -> Launcher:
         options: Options of Slurm's `sbatch`, as `partition=gpu,time=02:00:00`.
 
     Raises:
-        ConfigError: The launcher or an option is unknown, or submitit is not installed.
+        ConfigError: The launcher or an option is unknown, or submitit or Slurm is not installed.
     """
     if name not in LAUNCHERS:
         raise UnknownNameError("launcher", name, LAUNCHERS)
@@ -109,6 +110,8 @@ def choose_launcher(name: str, options: Sequence[str] = ()) -> Launcher:
         return local
     if find_spec("submitit") is None:
         raise ConfigError("--launcher slurm needs submitit: pip install 'saccade[cluster]'")
+    if which("sbatch") is None:
+        raise ConfigError("--launcher slurm needs Slurm: there is no sbatch here")
     from saccade.study.slurm import SlurmLauncher
 
     return SlurmLauncher(parse_options(options))

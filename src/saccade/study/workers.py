@@ -30,6 +30,7 @@ from saccade.train.signals import (
     StopRequest,
     end_with_parent,
     kill_if_hung,
+    stat_fields,
     stop_signals,
 )
 
@@ -90,7 +91,7 @@ class _IdleWatch:
 def _cpu_seconds(pid: int) -> float | None:
     """CPU seconds of a process and its children, including children that have ended."""
     try:
-        fields = _stat(pid)
+        fields = stat_fields(f"{pid}/stat")
         if fields[0] in ("T", "t"):
             return None
         children = Path(f"/proc/{pid}/task/{pid}/children")
@@ -98,18 +99,12 @@ def _cpu_seconds(pid: int) -> float | None:
         ticks = sum(int(number) for number in fields[11:15])
         for child in pids:
             try:
-                ticks += sum(int(number) for number in _stat(int(child))[11:13])
+                ticks += sum(int(number) for number in stat_fields(f"{child}/stat")[11:13])
             except OSError:
                 continue
     except (OSError, ValueError, IndexError):
         return None
     return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _stat(pid: int) -> list[str]:
-    """Fields of `/proc/<pid>/stat` after the process name; the first one is the state."""
-    text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    return text.rpartition(")")[2].split()
 
 
 @dataclass
@@ -165,13 +160,6 @@ def run_workers(
     The CPU threads are divided among the workers. Each worker finds its index in the environment.
     A stop signal is passed on as SIGTERM, and the workers save and exit. Workers that take longer
     than `STOP_S` are killed. A second Ctrl-C kills them at once.
-
-    Args:
-        module: Module that a worker runs.
-        arguments: Arguments of the module.
-        jobs: Number of workers.
-        attempts: Attempts of the study.
-        is_work_left: Returns True if a worker that died should be replaced.
 
     Returns:
         The exit codes in the order in which the workers ended; negative ones are signals.
@@ -247,7 +235,7 @@ def _is_to_replace(worker: _Worker, attempts: Attempts, stop: StopRequest) -> bo
     if run is not None:
         print_line(f"{run}: {worker.death()}")
         return True
-    return code != 0 and code not in REPORTED and attempts.was_at_something(worker.id)
+    return code != 0 and code not in REPORTED and bool(attempts.made_by(worker.id))
 
 
 def _stop(workers: Sequence[_Worker]) -> None:

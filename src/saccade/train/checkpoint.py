@@ -71,12 +71,8 @@ def swapped_in(model: nn.Module, weights: Weights | None) -> Iterator[None]:
 class MovingAverage:
     """The exponential moving average of the weights, buffers included.
 
-    The decay grows as (1 + step) / (10 + step) up to `decay`, so that the random initial weights
-    soon lose their influence.
-
-    Args:
-        model: The network whose weights are averaged.
-        decay: Fraction of the old average that a step keeps.
+    A step keeps the fraction (1 + step) / (10 + step) of the old average, at most `decay`, so that
+    the random initial weights soon lose their influence.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:

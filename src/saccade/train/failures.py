@@ -184,12 +184,7 @@ def batch_that_fits(
 ) -> int:
     """The largest batch size of size/2, size/4, ... that fits into memory; 0 if none does.
 
-    Args:
-        model: The unwrapped network.
-        shape: (B, C, H, W) of the batch that did not fit, or (B, N) for sequences.
-        device: The device to try on.
-        autocast: The lower precision of the run, if any.
-        backward: Include a backward pass.
+    `shape` is that of the batch that did not fit: (B, C, H, W), or (B, N) for sequences.
     """
     size = shape[0] // 2
     while size:

@@ -102,13 +102,7 @@ def evaluate_run(
 def data_to_evaluate(
     folder: RunFolder | str | Path, *, name: str | None = None, root: Path | None = None
 ) -> DataConfig | None:
-    """The `data` argument of `evaluate_run`; None for the run's own data at its own place.
-
-    Args:
-        folder: A run folder, or a folder of `save_pretrained`.
-        name: The name of another data set; its images are resized for the model.
-        root: The folder of the data.
-    """
+    """The `data` argument of `evaluate_run`; None for the run's own data at its own place."""
     if is_saved_model(folder):
         return data_of(cast(str | Path, folder), name=name, root=root)
     own = RunFolder.open(folder).config().data
@@ -149,7 +143,8 @@ class Predictor:
     def __init__(
         self, run: RunFolder | str | Path, *, weights: str | None = None, device: str = "auto"
     ) -> None:
-        self.device = connect(_device(device)).device
+        _check("device", device, DeviceChoice)
+        self.device = connect(cast(DeviceChoice, device)).device
         self.run: RunFolder | None = None
         self.weights: Literal["best", "last", "saved"] = "saved"
         self.unsure_below: float | None = None
@@ -163,7 +158,9 @@ class Predictor:
         else:
             self.run = RunFolder.open(run)
             self.path = self.run.path
-            model, self.info, file = load_weights(self.run, _which(weights))
+            if weights is not None:
+                _check("weights", weights, Which)
+            model, self.info, file = load_weights(self.run, cast(Which | None, weights))
             self.weights = "best" if file.stem == "best" else "last"
             self._config = self.run.config()
         self.model = model.to(self.device)
@@ -233,23 +230,8 @@ def _check(argument: str, value: str, choices: Any) -> None:
         raise UnknownNameError(argument, value, get_args(choices))
 
 
-def _which(weights: str | None) -> Which | None:
-    if weights is not None:
-        _check("weights", weights, Which)
-    return cast(Which | None, weights)
-
-
-def _device(device: str) -> DeviceChoice:
-    _check("device", device, DeviceChoice)
-    return cast(DeviceChoice, device)
-
-
 def open_sequence(name: str | Path, info: DatasetInfo) -> Tensor:
-    """Read a file as symbols (N,), int64.
-
-    Raises:
-        DataError: The file cannot be read, or is no input of a model for this data.
-    """
+    """Read a file as symbols (N,), int64."""
     path = Path(name)
     if info.kind == "pixels":
         side = math.isqrt(info.max_length)
@@ -275,11 +257,7 @@ def open_sequence(name: str | Path, info: DatasetInfo) -> Tensor:
 
 
 def as_sequence(given: object, info: DatasetInfo) -> Tensor:
-    """Convert symbols, or the path of a file, to the input (N,) of a sequence model.
-
-    Raises:
-        ConfigError: It has the wrong length, or symbols that the data does not have.
-    """
+    """Convert symbols, or the path of a file, to the input (N,) of a sequence model."""
     if isinstance(given, (str, Path)):
         return open_sequence(given, info)
     if not isinstance(given, (Tensor, list, tuple)):

@@ -194,6 +194,57 @@ class Pretrained:
             )
 
 
+@dataclass(frozen=True)
+class InitialWeights:
+    """The tensors of a safetensors file, of which those that fit are copied into a model."""
+
+    name: str
+    sha256: str
+    tensors: dict[str, Tensor]
+
+    @classmethod
+    def read(cls, path: str | Path) -> InitialWeights:
+        """Read a file."""
+        try:
+            with open_regular(Path(path)) as file:
+                content = bytearray(os.fstat(file.fileno()).st_size)
+                file.readinto(content)
+            tensors = parse_tensors(content)
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigError(f"initial weights {str(path)!r}: {reason}") from None
+        except ConfigError as error:
+            raise ConfigError(
+                f"initial weights {str(path)!r}: not a whole safetensors file ({error})"
+            ) from None
+        return cls(Path(path).name, hashlib.sha256(content).hexdigest(), tensors)
+
+    @torch.no_grad()
+    def fill(self, network: nn.Module) -> dict[str, Any]:
+        """Copy tensors of the same name and shape into the network; return the record of it.
+
+        Other tensors of the network, such as the features of its attention, keep their values. The
+        record is written to `initial.json`.
+
+        Raises:
+            ConfigError: No tensor fits.
+        """
+        taken, own = [], []
+        for name, tensor in network.state_dict().items():
+            given = self.tensors.get(name)
+            if given is not None and given.shape == tensor.shape:
+                tensor.copy_(given)
+                taken.append(name)
+            else:
+                own.append(name)
+        if not taken:
+            raise ConfigError(
+                f"initial weights {self.name!r}: none of its {len(self.tensors)} tensors has the "
+                f"name and shape of a tensor of the model, such as {own[0]!r}"
+            )
+        return {"file": self.name, "sha256": self.sha256, "taken": taken, "own": own}
+
+
 def read_pretrained(
     source: str | Path, weights: Literal["best", "last"] | None = None
 ) -> Pretrained:
@@ -267,9 +318,6 @@ def read_start(
     """The weights that a run starts from: the given ones, else those of `init.from`.
 
     A run that resumes from a checkpoint does not need `init.from`, which may be gone by then.
-
-    Raises:
-        ConfigError: The weights cannot be read.
     """
     if isinstance(given, (str, Path)):
         return InitialWeights.read(given)
@@ -278,6 +326,19 @@ def read_start(
     if resume and run.exists() and run.newest_intact()[0] is not None:
         return None
     return read_configured(config)
+
+
+def check_initial(run: RunFolder, initial: InitialWeights | Pretrained | None) -> None:
+    """Raise if a run without checkpoint started from other weights than the given ones."""
+    recorded = run.initial().get("sha256")
+    given = initial.sha256 if initial is not None else None
+    if recorded is not None and given is None:
+        raise ConfigError(
+            f"{str(run.path)!r} started from given weights ({run.initial()['file']}) and has no "
+            "checkpoint: continue it with the command that it was started with"
+        )
+    if recorded is not None and given != recorded:
+        raise ConfigError(f"{str(run.path)!r} started from other weights than those given")
 
 
 def read_configured(config: Config) -> Pretrained | None:
@@ -294,9 +355,6 @@ def with_pretrained_model(config: Config) -> Config:
 
     The run's configuration then describes its model whole, so that its folder can be used where the
     pretrained weights are not.
-
-    Raises:
-        ConfigError: `init.from` is given too, or the weights cannot be read.
     """
     name = config.model.pretrained
     if name is None:
@@ -354,71 +412,3 @@ def describe_start(record: Mapping[str, Any]) -> str:
     if record["unused"]:
         parts.append(f"{len(record['unused'])} tensors not used")
     return f"starting from {'; '.join(parts)}"
-
-
-@dataclass(frozen=True)
-class InitialWeights:
-    """The tensors of a safetensors file, of which those that fit are copied into a model."""
-
-    name: str
-    sha256: str
-    tensors: dict[str, Tensor]
-
-    @classmethod
-    def read(cls, path: str | Path) -> InitialWeights:
-        """Read a file.
-
-        Raises:
-            ConfigError: The file is missing, or not a whole safetensors file.
-        """
-        try:
-            with open_regular(Path(path)) as file:
-                content = bytearray(os.fstat(file.fileno()).st_size)
-                file.readinto(content)
-            tensors = parse_tensors(content)
-        except OSError as error:
-            reason = error.strerror or error
-            raise ConfigError(f"initial weights {str(path)!r}: {reason}") from None
-        except ConfigError as error:
-            raise ConfigError(
-                f"initial weights {str(path)!r}: not a whole safetensors file ({error})"
-            ) from None
-        return cls(Path(path).name, hashlib.sha256(content).hexdigest(), tensors)
-
-    @torch.no_grad()
-    def fill(self, network: nn.Module) -> dict[str, Any]:
-        """Copy tensors of the same name and shape into the network; return the record of it.
-
-        Other tensors of the network, such as the features of its attention, keep their values. The
-        record is written to `initial.json`.
-
-        Raises:
-            ConfigError: No tensor fits.
-        """
-        taken, own = [], []
-        for name, tensor in network.state_dict().items():
-            given = self.tensors.get(name)
-            if given is not None and given.shape == tensor.shape:
-                tensor.copy_(given)
-                taken.append(name)
-            else:
-                own.append(name)
-        if not taken:
-            raise ConfigError(
-                f"initial weights {self.name!r}: none of its {len(self.tensors)} tensors has the "
-                f"name and shape of a tensor of the model, such as {own[0]!r}"
-            )
-        return {"file": self.name, "sha256": self.sha256, "taken": taken, "own": own}
-
-
-def check_initial(run: RunFolder, initial: InitialWeights | Pretrained | None) -> None:
-    """Raise if a run without checkpoint started from other weights than the given ones."""
-    recorded = run.initial().get("sha256")
-    given = initial.sha256 if initial is not None else None
-    if recorded is not None and given is None:
-        raise ConfigError(
-            f"{str(run.path)!r} started from given weights ({run.initial()['file']}) and has no "
-            "checkpoint: continue it with the command that it was started with"
-        )
-    if recorded is not None and given != recorded:
-        raise ConfigError(f"{str(run.path)!r} started from other weights than those given")

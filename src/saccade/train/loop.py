@@ -28,7 +28,7 @@ from saccade.train.evaluation import Evaluation, evaluate_fitting
 from saccade.train.guard import outputs_error
 from saccade.train.initialize import InitialWeights, Pretrained, fill_start
 from saccade.train.optimizers import learning_rate_factor
-from saccade.train.progress import Reporter
+from saccade.train.progress import SilentReporter
 from saccade.train.run_summary import (
     holds_earlier_runs,
     last_val_accuracy,
@@ -53,16 +53,6 @@ MIN_SCALE = 2.0**-16
 class Trainer:
     """The training of one run.
 
-    Args:
-        config: The configuration of the run.
-        splits: The data.
-        run: The run folder to write.
-        ranks: The processes that share the work.
-        reporter: Shows the progress.
-        stop: Holds the signal that asked to stop, if any.
-        on_epoch: Called with each epoch's row of metrics.
-        initial: Weights to start from.
-
     Attributes:
         trackers: Receive the metrics as well; empty until set.
     """
@@ -74,7 +64,7 @@ class Trainer:
         *,
         run: RunFolder,
         ranks: Ranks,
-        reporter: Reporter,
+        reporter: SilentReporter,
         stop: StopRequest,
         on_epoch: EpochWatcher | None = None,
         initial: InitialWeights | Pretrained | None = None,

@@ -92,10 +92,8 @@ def build_optimizers(
 ) -> list[Optimizer]:
     """The optimizers of the configuration: one, or Muon and AdamW.
 
-    Args:
-        model: The unwrapped network; its parameter names decide the groups.
-        optim: The name and the settings.
-        fused: Use one kernel for all weights; must be False for sharded weights.
+    The names of the parameters of the unwrapped model decide the groups. `fused` uses one kernel
+    for all weights; it must be False for sharded weights.
     """
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if optim.name != "muon":
@@ -196,15 +194,7 @@ ONE_CYCLE_RISE = 0.3  # of the run, if `warmup_epochs` is 0
 def learning_rate_factor(
     optim: OptimConfig, step: int, *, steps_per_epoch: int, epochs: int, reductions: int = 0
 ) -> float:
-    """The factor on the base learning rate at `step`.
-
-    Args:
-        optim: The schedule and its settings.
-        step: Optimizer steps done so far.
-        steps_per_epoch: Optimizer steps in an epoch.
-        epochs: Epochs in the run.
-        reductions: How often `plateau` has reduced the rate.
-    """
+    """The factor on the base learning rate at `step`."""
     total = steps_per_epoch * epochs
     warmup = optim.warmup_epochs * steps_per_epoch
     if optim.schedule == "one_cycle":

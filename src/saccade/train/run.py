@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from saccade.config import Config
 from saccade.environment import describe_run
 from saccade.errors import TrainingError, writing_error
 from saccade.runs import RunFolder
-from saccade.train.build import describe_data
 from saccade.train.cost import describe_cost
 from saccade.train.distributed import connect
 from saccade.train.failures import (
@@ -175,7 +175,7 @@ def _write_descriptions(trainer: Trainer, start: Start) -> None:
     for warning in record_run_split(run, trainer.splits):
         trainer.reporter.note(warning)
     if not run.holds("dataset.json"):
-        run.write("dataset.json", describe_data(trainer.splits.info))
+        run.write("dataset.json", asdict(trainer.splits.info))
     if trainer.initial is not None and start.checkpoint is None:
         run.write("initial.json", trainer.initial)
     known = run.environment()
@@ -199,19 +199,10 @@ def dry_run(
 ) -> dict[str, Any]:
     """Do what `train` does up to and including one step, with the same errors; write nothing.
 
-    Args:
-        config: The configuration of the run.
-        out: The run folder to inspect; None inspects no folder.
-        resume: Take the next step of the run in `out`.
-        quiet: Do not report that the run is already finished.
+    With `resume` it is the next step of the run in `out`; None as `out` inspects no folder.
 
     Returns:
         Facts about the run; its summary if it is already finished.
-
-    Raises:
-        ConfigError: The configuration or the folder cannot be used.
-        DataError: The data cannot be used.
-        TrainingError: Memory ran out, a process was lost, or the disk is full.
     """
     config = with_pretrained_model(config)
     with set_up_machine(config), closing(connect(config.train.device)) as ranks:

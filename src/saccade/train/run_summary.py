@@ -56,9 +56,7 @@ def last_val_accuracy(epochs: Sequence[Mapping[str, Any]], last: int) -> float |
 def skipped_images(loaders: Mapping[str, Loader | None], ranks: Ranks) -> dict[str, Any]:
     """The images of each split that could not be read in any process, as JSON values.
 
-    Args:
-        loaders: The loader of each split, after it was read.
-        ranks: The processes that read the splits; every one of them must call this function.
+    Every process must call this after the splits were read.
 
     Returns:
         For each split with unreadable images, their `count` and the first `faults`.

@@ -33,6 +33,7 @@ __all__ = [
     "end_with_parent",
     "handled",
     "kill_if_hung",
+    "stat_fields",
     "stop_signals",
 ]
 
@@ -126,11 +127,6 @@ def end_with_parent(parent: int, number: signal.Signals, *, grace_s: float = 0.0
 
     On Linux the kernel sends the signal at once, even to a process that hangs. A thread does so on
     other systems; it also kills the process if it still runs after `grace_s`.
-
-    Args:
-        parent: Id of the parent process, which may have ended already.
-        number: The signal to send.
-        grace_s: Seconds that the process may take to end after the signal.
     """
     _signal_if_parent_ends(number)
 
@@ -221,9 +217,6 @@ class _HangWatch:
 
     A process hangs if its main thread uses CPU time while no Python code can run, or if all of its
     threads wait for locks of each other.
-
-    Args:
-        pid: Id of the process.
     """
 
     pid: int
@@ -232,12 +225,7 @@ class _HangWatch:
     _idle_polls: int = 0
 
     def has_hung(self, limit_s: float, has_beaten: bool) -> bool:
-        """True if the process hangs for `limit_s` seconds, of CPU time if it computes.
-
-        Args:
-            limit_s: The limit.
-            has_beaten: Python code has run since the last call.
-        """
+        """True if the process hangs for `limit_s` seconds, of CPU time if it computes."""
         try:
             threads = [int(entry.name) for entry in Path(f"/proc/{self.pid}/task").iterdir()]
             own, system = _cpu_seconds(f"{self.pid}/task/{self.pid}/stat")
@@ -268,8 +256,13 @@ def _waits_for(pid: int, thread: int) -> str:
     return Path(f"/proc/{pid}/task/{thread}/wchan").read_text()
 
 
+def stat_fields(stat: str) -> list[str]:
+    """The fields of a file such as `/proc/<pid>/stat` after the name; the first is the state."""
+    return Path(f"/proc/{stat}").read_text(errors="replace").rpartition(")")[2].split()
+
+
 def _cpu_seconds(stat: str) -> tuple[float, float]:
     """CPU seconds of a process or thread, and those of them in the system's code."""
-    fields = Path(f"/proc/{stat}").read_text(errors="replace").rpartition(")")[2].split()
+    fields = stat_fields(stat)
     user, system = int(fields[11]), int(fields[12])
     return (user + system) / os.sysconf("SC_CLK_TCK"), system / os.sysconf("SC_CLK_TCK")

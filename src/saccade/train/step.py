@@ -45,12 +45,6 @@ def masked_loss(logits: Tensor, targets: Tensor, valid: Tensor, smoothing: float
 class Stepper:
     """The network, its optimizers, loss scaler and weight average.
 
-    Args:
-        network: The unwrapped model, on its device.
-        config: The configuration of the run.
-        ranks: The processes that share the step.
-        teacher: The model whose probabilities the network learns, if any.
-
     Attributes:
         model: The network as it is called in training, wrapped for several processes.
         guard: Detects steps that are not finite.
@@ -101,8 +95,7 @@ class Stepper:
     def run(self, batch: Batch, step: int, factor: float) -> Tensor:
         """Take step number `step` (0 is the first) at `factor` of the base learning rate.
 
-        Returns:
-            The loss, still on the device.
+        The loss is still on the device.
         """
         self._seed(step)
         update_learning_rate(self.optimizers, factor)

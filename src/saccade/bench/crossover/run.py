@@ -1,4 +1,4 @@
-"""`saccade analyze crossover`: number of tokens from which linear time pays.
+"""`saccade analyze crossover`: number of tokens above which linear time is faster.
 
 The theory counts FLOPs and stored numbers (arXiv:2403.02920): N0 for speed, N1 for memory, each
 with the paper's D^2 features and with the D(D+1)/2 that are sufficient. The measurement times the
@@ -17,20 +17,20 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from saccade.bench.crossover.crossings import (
+from saccade.bench.crossings import (
     Crossing,
+    Point,
     Samples,
     bracket_crossing,
     find_crossing,
     held_to_points,
-    unsteady_points,
 )
-from saccade.bench.crossover.lines import TAYLOR_FORMS, Point, lines_of
-from saccade.bench.crossover.measure import Device, shape_on
+from saccade.bench.crossover.measure import TAYLOR_FORMS, Device, lines_of, shape_on
 from saccade.bench.crossover.schedule import REACHES, Budget, Schedule, lengths
 from saccade.bench.findings import Findings, Report
+from saccade.bench.plots import save_figure
 from saccade.bench.shapes import PASSES, DTypeName, Pass
-from saccade.bench.tables import Table, number
+from saccade.bench.tables import Table, number, spread
 from saccade.ops.taylor import memory_threshold, speed_threshold
 
 __all__ = ["DTYPE", "HEAD_DIMS", "SECONDS", "Comparison", "CrossoverFindings", "run_crossover"]
@@ -50,13 +50,9 @@ class Comparison:
     """The efficient form against a rival at one D.
 
     Attributes:
-        head_dim: D.
-        form: Of the efficient form: torch, fused or published.
+        form: torch, fused or published.
         rival: `direct`, of the same form, or `softmax`.
-        measure: Time or memory.
         theory: The N of equal FLOPs, or of equally many stored numbers, for `direct`.
-        crossing: The measured crossing.
-        direction: The pass.
     """
 
     head_dim: int
@@ -73,7 +69,7 @@ class CrossoverFindings(Findings):
     """Points, and where their curves cross."""
 
     theme: ClassVar[str] = "crossover"
-    title: ClassVar[str] = "From how many tokens on linear time pays"
+    title: ClassVar[str] = "Number of tokens above which linear time is faster"
     preface: ClassVar[str] = (
         "`training` is forward and backward; memory is that of the forward pass on a CPU. `direct` "
         "and `efficient` are this library's forms of Taylor attention, "
@@ -86,7 +82,7 @@ class CrossoverFindings(Findings):
         "count as none. No crossing in time is named where the calls around it are unsteady (their "
         "slowest fifth takes 1.5 times as long as their fastest) or times jump by more than work "
         "can: the machine was busy with something else. Every form was held to float64 once for "
-        "each D. The grid is finer near crossings; what was left out is told under Remarks."
+        "each D. The grid is finer near crossings; Remarks lists what was left out."
     )
 
     dtype: str
@@ -190,8 +186,7 @@ class CrossoverFindings(Findings):
                     p.line,
                     f"{p.tokens:,}",
                     str(p.heads),
-                    f"{number(p.median_ms)} ({number(p.p20_ms)}-{number(p.p80_ms)})"
-                    + (" unsteady" if p.is_unsteady else ""),
+                    spread(p) + (" unsteady" if p.is_unsteady else ""),
                     number(p.tokens_per_s),
                     number(p.flops / 1e9),
                     number(p.peak_mib),
@@ -203,9 +198,9 @@ class CrossoverFindings(Findings):
 
     def draw(self, stem: Path) -> list[Path]:
         """Throughput and memory over N for each D, and crossings over D."""
-        from saccade.bench.crossover.plot import draw_crossover
+        from saccade.bench.crossover.plot import make_figure
 
-        return draw_crossover(self, stem)
+        return save_figure(make_figure(self), stem) if self.of_taylor_forward() else []
 
 
 def tell(crossing: Crossing) -> str:
@@ -238,13 +233,13 @@ def run_crossover(
     seconds: float | None = None,
     report: Report = lambda message, share: None,
 ) -> None:
-    """Fill the findings within about so many seconds.
+    """Measure for about so many seconds.
 
     Args:
         findings: Receives the points as they are measured.
         device: Device to run on.
         head_dims: The values of D.
-        attentions: Attentions to measure beside the forms of Taylor attention.
+        attentions: Attentions to measure besides the forms of Taylor attention.
         passes: Passes to measure, each in an equal part of the time.
         seconds: About how long all of it may take; by default `SECONDS` for each pass.
         report: Called after every N.
@@ -267,7 +262,7 @@ def run_crossover(
             )
         finally:
             findings.points += points if number_of_pass else []
-    if shaky := unsteady_points(findings.points):
+    if shaky := [point for point in findings.points if point.is_unsteady]:
         remarks.append(
             f"{len(shaky)} of {len(findings.points)} points are unsteady; is the machine busy with "
             "something else?"

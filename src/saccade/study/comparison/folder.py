@@ -26,11 +26,13 @@ from typing import Any, Literal, Self
 from saccade.config import Config, differences, dump_config
 from saccade.errors import ConfigError, DamagedRunError, writing_error
 from saccade.io import (
+    is_unchanged,
     make_folder,
     read_json_object,
     read_text,
     remove_leftovers,
     sealed,
+    unsealed,
     write_file,
     write_new,
 )
@@ -208,11 +210,11 @@ class ComparisonFolder(StudyFolder):
         if not path.exists():
             return {}
         try:
-            found = self.read("measures.json", "delete it to measure again")
-            return {setup: dict(values) for setup, values in found.items()}
+            values = read_json_object(path)
+            if not is_unchanged(values):
+                raise ValueError("it was changed after it was written")
+            return {setup: dict(found) for setup, found in unsealed(values).items()}
         except (ValueError, TypeError, AttributeError) as error:
-            if isinstance(error, ConfigError):
-                raise
             raise ConfigError(
                 f"{str(path)!r} cannot be read ({error}); delete it to measure again"
             ) from None

@@ -13,7 +13,7 @@ from saccade.errors import ConfigError
 from saccade.layers import ATTENTIONS
 from saccade.layers.attentions import Around
 from saccade.study.comparison.fairness import check_overrides, check_settings
-from saccade.study.tuning.space import NO_VALIDATION
+from saccade.study.tuning.space import NO_VALIDATION, value_of
 
 __all__ = ["DEFAULT_SEEDS", "TUNED", "Job", "Plan", "check_tuning", "make_plan", "search_config"]
 
@@ -199,18 +199,8 @@ def _check_names(attentions: Sequence[str]) -> tuple[str, ...]:
     return tuple(attentions)
 
 
-OPTIONS = "model.attention_options."
-"""Start of the keys of options, of which each attention has its own."""
-
-
 def check_tuning(asked: Config, trials: int, folds: int | None) -> None:
-    """Refuse settings with which the attentions cannot be tuned equally on validation images.
-
-    Args:
-        asked: The recipe with all overrides.
-        trials: Number of trials of each attention.
-        folds: Number of folds, None without cross-validation.
-    """
+    """Refuse settings with which the attentions cannot be tuned equally on validation images."""
     if trials < 1:
         raise ConfigError(f"--tune must be at least 1, the number of trials, got {trials}")
     if folds is not None:
@@ -232,11 +222,6 @@ def search_config(config: Config, attention: str, asked: Config) -> Config:
 
     The recipe's search section replaces the candidates of keys that the attention declares. Its
     other keys are not searched.
-
-    Args:
-        config: Configuration of the first run with the shared setting.
-        attention: Name of the attention.
-        asked: The recipe with all overrides.
     """
     declared = ATTENTIONS[attention].search
     space = {
@@ -248,7 +233,7 @@ def search_config(config: Config, attention: str, asked: Config) -> Config:
 
 def _with_own(config: Config, key: str, candidates: Range | Around | Sequence[Any]) -> Any:
     """Candidates that include the recipe's own value, with which the search starts."""
-    own = _own_value(config, key)
+    own = value_of(config, key)
     if isinstance(candidates, Around):
         return Range(low=own / candidates.factor, high=own * candidates.factor, log=True)
     if not isinstance(candidates, Range):
@@ -259,10 +244,3 @@ def _with_own(config: Config, key: str, candidates: Range | Around | Sequence[An
             f"start, got {candidates.low} to {candidates.high}"
         )
     return candidates
-
-
-def _own_value(config: Config, key: str) -> Any:
-    if key.startswith(OPTIONS):
-        return config.model.attention_options.get(key.removeprefix(OPTIONS))
-    section, _, name = key.partition(".")
-    return getattr(getattr(config, section), name)

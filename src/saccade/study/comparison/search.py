@@ -58,11 +58,7 @@ def is_searching(folder: ComparisonFolder) -> bool:
 
 
 def search_results(folder: ComparisonFolder, attention: str) -> dict[str, Any]:
-    """Results of the search of an attention so far; empty before its first trial.
-
-    Raises:
-        ConfigError: The file was changed or cannot be read.
-    """
+    """Results of the search of an attention so far; empty before its first trial."""
     own = folder.search(attention)
     return own.read("results.json", "delete it") if (own.path / "results.json").exists() else {}
 
@@ -76,13 +72,9 @@ def unfinished(folder: ComparisonFolder) -> list[str]:
 def search(
     folder: ComparisonFolder, *, since: float, unit: str | None = None, say: Say = print_line
 ) -> None:
-    """Work on the searches of a comparison until they have ended.
+    """Work on the searches of a comparison, or on one `unit`, until they have ended.
 
-    Args:
-        folder: The comparison.
-        since: Disk errors before this time do not count.
-        unit: Name of the only search to work on; all searches by default.
-        say: Called with each line of progress output.
+    Disk errors before the time `since` do not count.
 
     Raises:
         Preempted: A signal asked to stop; progress is saved.
@@ -122,11 +114,7 @@ def _try(folder: ComparisonFolder, attention: str, since: float, say: Say) -> bo
 
 
 def choose_settings(folder: ComparisonFolder) -> None:
-    """Write the best values of each search, once all have ended.
-
-    Raises:
-        UnfairError: A trial was tested on test images.
-    """
+    """Write the best values of each search, once all have ended."""
     check_untested(folder)
     settings: dict[str, Any] = {}
     for attention in folder.plan.attentions:
@@ -151,12 +139,7 @@ def check_untested(folder: ComparisonFolder) -> None:
 
 
 def describe_tuning(folder: ComparisonFolder, run_seconds: float) -> dict[str, Any] | None:
-    """The searches so far and their cost, as JSON values; None if nothing is tuned.
-
-    Args:
-        folder: The comparison.
-        run_seconds: Training time of the finished runs.
-    """
+    """The searches so far and their cost, as JSON values; None if nothing is tuned."""
     if folder.plan.trials is None:
         return None
     rows = [_describe_search(folder, name) for name in folder.plan.attentions]

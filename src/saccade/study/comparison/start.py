@@ -97,12 +97,13 @@ def _search(folder: ComparisonFolder, jobs: int | None, launcher: Launcher, *, q
     """Tune every attention, and choose its settings."""
     since, names = time.time(), unfinished(folder)
     say = (lambda line: None) if quiet else print_line
+    own = folder.search(folder.plan.baseline)
     task = Task(
         WORKER,
         folder.path,
         since,
         units=[unit_of(name) for name in names],
-        jobs=_jobs_of_searches(folder, len(names)) if jobs is None and launcher is local else jobs,
+        jobs=_default_jobs(own.base(), len(names)) if jobs is None and launcher is local else jobs,
         here=lambda: search(folder, since=since, say=say),
     )
     try:
@@ -118,11 +119,6 @@ def _search(folder: ComparisonFolder, jobs: int | None, launcher: Launcher, *, q
             codes, f"{ended_with}; {len(missing)} searches are missing; go on with --resume"
         )
     choose_settings(folder)
-
-
-def _jobs_of_searches(folder: ComparisonFolder, searches: int) -> int:
-    """Default number of workers of the searches, as for as many runs."""
-    return _workers_of_this_machine(folder.search(folder.plan.baseline).base(), max(1, searches))
 
 
 def _prepare(folder: ComparisonFolder, plan: Plan, info: DatasetInfo) -> None:
@@ -184,34 +180,27 @@ def _load_checked(plan: Plan) -> Splits:
     return splits
 
 
-def _suitable_jobs(folder: ComparisonFolder, since: float) -> int:
+def _default_jobs(config: Config, units: int) -> int:
     """Default number of workers: one per GPU, or one per CPU core but at most four.
 
-    Small networks do not use all threads of a CPU. The number does not shrink as runs finish, so
-    that every run gets the same share of the CPU threads.
+    Small networks do not use all threads of a CPU.
     """
-    if not folder.waiting(since):
-        return 1
-    runs = folder.plan.jobs()
-    return _workers_of_this_machine(folder.plan.config(runs[0]), len(runs))
-
-
-def _workers_of_this_machine(config: Config, units: int) -> int:
     if uses_cuda(config):
         return min(units, torch.cuda.device_count())
     return min(units, len(os.sched_getaffinity(0)), MAX_ON_CPU)
 
 
 def _training(folder: ComparisonFolder, since: float, jobs: int | None, *, is_local: bool) -> Task:
-    """The training of the remaining runs."""
-    return Task(
-        WORKER,
-        folder.path,
-        since,
-        units=[job.name for job in folder.waiting(since)],
-        jobs=_suitable_jobs(folder, since) if jobs is None and is_local else jobs,
-        here=lambda: work(folder, since=since),
-    )
+    """The training of the remaining runs.
+
+    The default number of workers does not shrink as runs finish, so that every run gets the same
+    share of the CPU threads.
+    """
+    runs, waiting = folder.plan.jobs(), [job.name for job in folder.waiting(since)]
+    if jobs is None and is_local:
+        jobs = _default_jobs(folder.plan.config(runs[0]), len(runs)) if waiting else 1
+    here = partial(work, folder, since=since)
+    return Task(WORKER, folder.path, since, units=waiting, jobs=jobs, here=here)
 
 
 def _measuring(folder: ComparisonFolder, since: float) -> Task:
@@ -243,16 +232,9 @@ def failed_runs(left_out: list[dict[str, str]]) -> str:
 def estimate(plan: Plan) -> dict[str, Any]:
     """Count trials and runs, and measure a few training steps of each attention.
 
-    Args:
-        plan: Plan from `make_plan`.
-
     Returns:
         JSON values. `seconds` is the training time if runs are made one at a time and no trial is
         pruned; None if some model does not fit in memory.
-
-    Raises:
-        ConfigError: A model or a search space is invalid.
-        DataError: The data cannot be read.
     """
     first = plan.config(plan.jobs()[0])
     check_machine(first)

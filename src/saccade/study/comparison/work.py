@@ -53,12 +53,9 @@ RETRY_S = 1.0
 
 
 def work(folder: ComparisonFolder, *, since: float, unit: str | None = None) -> None:
-    """Train the remaining runs of a comparison.
+    """Train the remaining runs of a comparison, or only the run named `unit`.
 
-    Args:
-        folder: The comparison.
-        since: Runs that failed before this time are tried again, once.
-        unit: Name of the only run to train; all runs by default.
+    Runs that failed before the time `since` are tried again, once.
 
     Raises:
         Preempted: A signal asked to stop; progress is saved.
@@ -156,12 +153,7 @@ def tidy(*, compiled: bool) -> None:
 
 
 def write_initial_weights(folder: ComparisonFolder, info: DatasetInfo) -> None:
-    """Write the missing weight files, one per seed.
-
-    Raises:
-        ConfigError: An existing file is damaged.
-        TrainingError: The disk is full or cannot be written.
-    """
+    """Write the missing weight files, one per seed."""
     plan = folder.plan
     for seed in plan.seeds:
         path = folder.initial(seed)

@@ -102,11 +102,7 @@ class TuningFolder(StudyFolder):
 
     @classmethod
     def create(cls, path: str | Path, config: Config, settings: Settings) -> Self:
-        """Create the folder of a new search atomically.
-
-        Raises:
-            ConfigError: `path` exists and is not an empty folder, or cannot be written.
-        """
+        """Create the folder of a new search atomically."""
         folder = cls(path)
         folder.check_free()
         aside = cls(folder.path.with_name(f".{folder.path.name}.{os.getpid()}"))

@@ -29,6 +29,14 @@ MIN_FOR_IMPORTANCE = 4
 BEST_SHARE = 0.1
 """Share of best trials that PED-ANOVA compares with all trials; ties are included."""
 
+# Colors by Okabe and Ito, safe for color-blind readers. Each state also has its own marker.
+BLUE, ORANGE, GRAY, BLACK = "#0072B2", "#E69F00", "#7F7F7F", "#000000"
+ENDED_EARLY = {
+    "pruned": {"color": ORANGE, "marker": "v", "label": "pruned"},
+    "failed": {"color": GRAY, "marker": "x", "label": "failed"},
+}
+NAMES = {"val_accuracy": "validation accuracy", "val_loss": "validation loss"}
+
 
 def write_results(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
     """Write `results.json` and `best.yaml`, and return the results."""
@@ -108,13 +116,7 @@ def _check_value(
 def _importance(
     study: optuna.Study, metric: str, ranked: Sequence[float]
 ) -> tuple[dict[str, float] | None, str | None]:
-    """Importance of each key by PED-ANOVA, or the reason why it was left out.
-
-    Args:
-        study: The search.
-        metric: Metric that the search optimizes.
-        ranked: Values of the complete trials, best first.
-    """
+    """Importance of each key by PED-ANOVA, or the reason why it was left out."""
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
     if len(ranked) < MIN_FOR_IMPORTANCE:
@@ -154,15 +156,6 @@ def _header(results: dict[str, Any], path: Path, config: Config) -> str:
         f"# value:     {results['metric']} {best['value']:.4f}\n"
         f"# found:     {found}\n"
     )
-
-
-# Colors by Okabe and Ito, safe for color-blind readers. Each state also has its own marker.
-BLUE, ORANGE, GRAY, BLACK = "#0072B2", "#E69F00", "#7F7F7F", "#000000"
-ENDED_EARLY = {
-    "pruned": {"color": ORANGE, "marker": "v", "label": "pruned"},
-    "failed": {"color": GRAY, "marker": "x", "label": "failed"},
-}
-NAMES = {"val_accuracy": "validation accuracy", "val_loss": "validation loss"}
 
 
 def draw_plots(results: dict[str, Any], folder: Path) -> list[Path]:

@@ -30,12 +30,6 @@ def start_search(
 ) -> TuningFolder:
     """Check a search and create its folder.
 
-    Args:
-        out: The folder, which must be new or empty.
-        config: Configuration with a search section.
-        settings: Settings of the search.
-        say: Called with each line of progress output.
-
     Raises:
         ConfigError: The search space or the folder is invalid, or Optuna is not installed.
         DataError: The data cannot be loaded.
@@ -52,10 +46,8 @@ def join_search(
 ) -> TuningFolder:
     """Open the folder of a search to resume it, or to join its jobs in Slurm.
 
-    Args:
-        out: The folder.
-        config: Expected configuration; a search with a different one is refused.
-        **asked: Expected settings, None for any; `trials` changes the number of trials.
+    Another configuration or other settings than those of the search are refused; None allows any.
+    `trials` changes the number of trials.
     """
     folder = TuningFolder.open(out)
     if config is not None and (changes := _changes(folder.base(), config)):

@@ -80,18 +80,19 @@ def _mix_tokens(
     PADDED: tl.constexpr,
 ):
     """Outputs, denominators and largest exponents of BN queries."""
+    EP: tl.constexpr = CALL.EP
     rows = start + tl.arange(0, BN)
     m_rows = rows < last
     x = load_rows(p_q, rows, m_rows, qn, 0, CALL.D, CALL.DP, qd)  # (BN, DP)
     z = project(x, w, rest, CALL.PARTS, CALL.OPERAND)
-    acc = tl.zeros([BN, CALL.EP], tl.float32)
+    acc = tl.zeros([BN, EP], tl.float32)
     total = tl.zeros([BN], tl.float32)
     top = tl.full([BN], float("-inf"), tl.float32)
     acc, total, top = add_features(
         acc, total, top, z, state, weight, m_features, factor, PADDED, CALL.MAP, CALL.OPERAND
     )
     out, z = divided(acc, total, base, base_weight)
-    store_rows(p_out, rows, m_rows, on, 0, CALL.E, CALL.EP, 1, out)
+    store_rows(p_out, rows, m_rows, on, 0, CALL.E, EP, 1, out)
     tl.store(p_total + rows, z, mask=m_rows)
     if CALL.MAP == "favor_softmax":
         tl.store(p_top + rows, top, mask=m_rows)
@@ -124,6 +125,7 @@ def head_forward(
     MASKED: tl.constexpr,
 ):
     """The state of one head and its outputs."""
+    EP: tl.constexpr = CALL.EP
     factor, norm, constant, eps = coefficients
     qb, qh, qn, qd = q_strides
     kb, kh, kn, kd = k_strides
@@ -143,9 +145,9 @@ def head_forward(
     features = tl.arange(0, BM)
     m_features = features < CALL.M
     w, rest = load_projection(p_w, 0, CALL.M, CALL.D, BM, CALL.DP, CALL.PARTS)
-    state_sum = tl.zeros([BM, CALL.EP], tl.float32)
+    state_sum = tl.zeros([BM, EP], tl.float32)
     weight_sum = tl.zeros([BM], tl.float32)
-    u_sum = tl.zeros([SUMS, CALL.EP], tl.float32)
+    u_sum = tl.zeros([SUMS, EP], tl.float32)
     peak = tl.full([BM], float("-inf"), tl.float32)
     y_sum = tl.zeros([BN], tl.float32)
     for start in range(0, keys, BN):
@@ -202,6 +204,7 @@ def _query_step(
     PADDED: tl.constexpr,
 ):
     """Gradients of BN queries; the sums for the gradient of the state with these, and their y."""
+    DP: tl.constexpr = CALL.DP
     qn, qd, gn, gd, on, dqn = steps
     rows = start + tl.arange(0, BN)
     m_rows = rows < last
@@ -211,7 +214,7 @@ def _query_step(
     shift = y
     if CALL.MAP == "favor_softmax":
         shift = tl.load(p_top + rows, mask=m_rows, other=0.0)
-    x = load_rows(p_q, rows, m_rows, qn, 0, CALL.D, CALL.DP, qd)  # (BN, DP)
+    x = load_rows(p_q, rows, m_rows, qn, 0, CALL.D, DP, qd)  # (BN, DP)
     z = project(x, w, rest, CALL.PARTS, CALL.OPERAND)
     t = map_input(z, shift, m_features, factor, PADDED, CALL.MAP)
     g = feature(t, CALL.MAP, CALL.OPERAND)
@@ -221,10 +224,10 @@ def _query_step(
     dg = product(u, tl.trans(state), tl.zeros(z.shape, tl.float32), CALL.OPERAND)
     dg = add_outer(dg, y, weight, CALL.OPERAND)
     dz = dg * derivative(t, g, CALL.MAP, CALL.OPERAND)
-    acc = tl.zeros([BN, CALL.DP], tl.float32)
+    acc = tl.zeros([BN, DP], tl.float32)
     acc = product(rounded(dz, CALL.OPERAND), exact(w, CALL.OPERAND), acc, CALL.OPERAND)
     dq = input_gradient(acc, tl.sum(dz, axis=1), x, root, CALL.MAP)
-    store_rows(p_dq, rows, m_rows, dqn, 0, CALL.D, CALL.DP, 1, dq)
+    store_rows(p_dq, rows, m_rows, dqn, 0, CALL.D, DP, 1, dq)
     return state_sum, weight_sum, u_sum, y
 
 
@@ -254,26 +257,28 @@ def _key_step(
     MASKED: tl.constexpr,
 ):
     """Gradients of BN keys and values; zero where masked."""
+    DP: tl.constexpr = CALL.DP
+    EP: tl.constexpr = CALL.EP
     kn, kd, vn, vd, dkn, dvn = steps
     rows = start + tl.arange(0, BN)
     m_rows = rows < last
     m_seen = m_rows
     if MASKED:
         m_seen = tl.load(p_mask + rows, mask=m_rows, other=0) != 0
-    v = exact(load_rows(p_v, rows, m_seen, vn, 0, CALL.E, CALL.EP, vd), CALL.OPERAND)  # (BN, EP)
-    x = load_rows(p_k, rows, m_seen, kn, 0, CALL.D, CALL.DP, kd)  # (BN, DP)
+    v = exact(load_rows(p_v, rows, m_seen, vn, 0, CALL.E, EP, vd), CALL.OPERAND)  # (BN, EP)
+    x = load_rows(p_k, rows, m_seen, kn, 0, CALL.D, DP, kd)  # (BN, DP)
     along = tl.zeros([BN], tl.float32)
     shift = along
     if CALL.MAP == "favor_softmax":
         shift = key_shift(x, m_seen, top, norm)
     dk, dv, along = add_key_gradients(
-        tl.zeros([BN, CALL.DP], tl.float32), tl.zeros([BN, CALL.EP], tl.float32), along, x, v, w,
+        tl.zeros([BN, DP], tl.float32), tl.zeros([BN, EP], tl.float32), along, x, v, w,
         rest, state, weight, shift, m_features, factor, PADDED, CALL.MAP, CALL.PARTS, CALL.OPERAND,
     )  # fmt: skip
     dv = tl.where(m_seen[:, None], dv + base[None, :], 0.0)
-    store_rows(p_dv, rows, m_rows, dvn, 0, CALL.E, CALL.EP, 1, dv)
+    store_rows(p_dv, rows, m_rows, dvn, 0, CALL.E, EP, 1, dv)
     dk = tl.where(m_seen[:, None], input_gradient(dk, along, x, root, CALL.MAP), 0.0)
-    store_rows(p_dk, rows, m_rows, dkn, 0, CALL.D, CALL.DP, 1, dk)
+    store_rows(p_dk, rows, m_rows, dkn, 0, CALL.D, DP, 1, dk)
 
 
 @triton.jit(do_not_specialize=RUNTIME_SIZES)
@@ -304,6 +309,7 @@ def head_backward(
     BN: tl.constexpr,
 ):
     """Gradients of the queries, then from the gradient of the state those of keys and values."""
+    EP: tl.constexpr = CALL.EP
     factor, norm, root, constant, eps = coefficients
     q_strides, k_strides, v_strides, grad_strides = input_strides
     qb, qh, qn, qd = q_strides
@@ -330,9 +336,9 @@ def head_backward(
     w, rest = load_projection(p_w, 0, CALL.M, CALL.D, BM, CALL.DP, CALL.PARTS)
     state = load_state(p_state, i_bh, features, m_features, CALL)  # (BM, EP)
     weight = tl.load(p_weight + i_bh * CALL.M + features, mask=m_features, other=0.0)
-    state_sum = tl.zeros([BM, CALL.EP], tl.float32)
+    state_sum = tl.zeros([BM, EP], tl.float32)
     weight_sum = tl.zeros([BM], tl.float32)
-    u_sum = tl.zeros([1, CALL.EP], tl.float32)
+    u_sum = tl.zeros([1, EP], tl.float32)
     y_sum = tl.zeros([BN], tl.float32)
     for start in range(0, queries, BN):
         state_sum, weight_sum, u_sum, y = _query_step(

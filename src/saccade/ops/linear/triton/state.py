@@ -135,6 +135,7 @@ def accumulate(
 
     Masked tokens have u = 0 and y = 0; for FAVOR+ they still enter the maximum of the exponents.
     """
+    EP: tl.constexpr = CALL.EP
     xb, xh, xn, xd = x_strides
     ub, uh, un, ud = u_strides
     SUMS: tl.constexpr = 16 if CALL.OPERAND == "bf16" else 1
@@ -157,9 +158,9 @@ def accumulate(
     rest = None
     if CALL.MAP != "identity":
         w, rest = load_projection(p_w, block * BM, CALL.M, CALL.D, BM, CALL.DP, CALL.PARTS)
-    state_sum = tl.zeros([BM, CALL.EP], tl.float32)
+    state_sum = tl.zeros([BM, EP], tl.float32)
     weight_sum = tl.zeros([BM], tl.float32)
-    u_sum = tl.zeros([SUMS, CALL.EP], tl.float32)
+    u_sum = tl.zeros([SUMS, EP], tl.float32)
     peak = tl.full([BM], float("-inf"), tl.float32)
     y_sum = tl.zeros([BN], tl.float32)
     for start in range(first, last, BN):
@@ -173,7 +174,7 @@ def accumulate(
     if CALL.MAP == "favor_softmax" and not QUERY:
         tl.store(p_peak + slot * CALL.M + features, peak, mask=features < CALL.M)
     if block == 0:
-        cols = tl.arange(0, CALL.EP)
+        cols = tl.arange(0, EP)
         tl.store(
             p_token_sums + slot * (CALL.E + 1) + cols, tl.max(u_sum, axis=0), mask=cols < CALL.E
         )

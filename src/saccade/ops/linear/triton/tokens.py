@@ -114,6 +114,7 @@ def mix(
     BN: tl.constexpr,
 ):
     """Outputs o and denominators z; for FAVOR+ also the largest exponent of each query."""
+    EP: tl.constexpr = CALL.EP
     qb, qh, qn, qd = q_strides
     ob, oh, on = out_strides
     tiles = tl.cdiv(tokens, BN)
@@ -124,7 +125,7 @@ def mix(
     if CALL.MAP != "identity":
         x = load_rows(p_q, rows, m_rows, qn, 0, CALL.D, CALL.DP, qd)  # (BN, DP)
     top = tl.full([BN], float("-inf"), tl.float32)
-    acc = tl.zeros([BN, CALL.EP], tl.float32)
+    acc = tl.zeros([BN, EP], tl.float32)
     total = tl.zeros([BN], tl.float32)
     for first in range(0, CALL.M, BM):
         features = first + tl.arange(0, BM)
@@ -149,12 +150,10 @@ def mix(
             CALL.MAP,
             CALL.OPERAND,
         )
-    cols = tl.arange(0, CALL.EP)
+    cols = tl.arange(0, EP)
     base = tl.load(p_p_rows + i_bh * (CALL.E + 1) + cols, mask=cols < CALL.E, other=0.0)
     out, z = divided(acc, total, base, tl.load(p_p_rows + i_bh * (CALL.E + 1) + CALL.E))
-    store_rows(
-        p_out + head_offset(i_bh, heads, ob, oh), rows, m_rows, on, 0, CALL.E, CALL.EP, 1, out
-    )
+    store_rows(p_out + head_offset(i_bh, heads, ob, oh), rows, m_rows, on, 0, CALL.E, EP, 1, out)
     tl.store(p_total + i_bh * tokens + rows, z, mask=m_rows)
     if CALL.MAP == "favor_softmax":
         tl.store(p_top + i_bh * tokens + rows, top, mask=m_rows)
@@ -213,6 +212,7 @@ def query_gradient(
     BN: tl.constexpr,
 ):
     """Gradients of the queries, and u and y for the gradient of the state."""
+    DP: tl.constexpr = CALL.DP
     qb, qh, qn, qd = q_strides
     gb, gh, gn, gd = grad_strides
     ob, oh, on = out_strides
@@ -235,10 +235,10 @@ def query_gradient(
     tl.store(p_pull + i_bh * tokens + rows, pull, mask=m_rows)
     shift = pull
     if CALL.MAP != "identity":
-        x = load_rows(p_q, rows, m_rows, qn, 0, CALL.D, CALL.DP, qd)  # (BN, DP)
+        x = load_rows(p_q, rows, m_rows, qn, 0, CALL.D, DP, qd)  # (BN, DP)
     if CALL.MAP == "favor_softmax":
         shift = tl.load(p_top + i_bh * tokens + rows, mask=m_rows, other=0.0)
-    acc = tl.zeros([BN, CALL.DP], tl.float32)
+    acc = tl.zeros([BN, DP], tl.float32)
     along = tl.zeros([BN], tl.float32)
     for first in range(0, CALL.M, BM):
         features = first + tl.arange(0, BM)
@@ -250,7 +250,7 @@ def query_gradient(
         if CALL.MAP == "identity":
             store_rows(p_dq, rows, m_rows, dn, first, CALL.M, BM, 1, dg)
         else:
-            w, rest = load_projection(p_w, first, CALL.M, CALL.D, BM, CALL.DP, CALL.PARTS)
+            w, rest = load_projection(p_w, first, CALL.M, CALL.D, BM, DP, CALL.PARTS)
             z = project(x, w, rest, CALL.PARTS, CALL.OPERAND)
             y = map_input(z, shift, m_features, factor, CALL.M % BM != 0, CALL.MAP)
             dz = dg * derivative(y, feature(y, CALL.MAP, CALL.OPERAND), CALL.MAP, CALL.OPERAND)
@@ -260,7 +260,7 @@ def query_gradient(
             along += tl.sum(dz, axis=1)
     if CALL.MAP != "identity":
         dq = input_gradient(acc, along, x, root, CALL.MAP)
-        store_rows(p_dq, rows, m_rows, dn, 0, CALL.D, CALL.DP, 1, dq)
+        store_rows(p_dq, rows, m_rows, dn, 0, CALL.D, DP, 1, dq)
 
 
 @triton.jit
@@ -327,6 +327,8 @@ def key_gradient(
     MASKED: tl.constexpr,
 ):
     """Gradients of keys and values; zero where masked."""
+    DP: tl.constexpr = CALL.DP
+    EP: tl.constexpr = CALL.EP
     kb, kh, kn, kd = k_strides
     vb, vh, vn, vd = v_strides
     dkb, dkh, dkn = dk_strides
@@ -340,15 +342,15 @@ def key_gradient(
         m_seen = tl.load(p_mask + i_bh // heads * tokens + rows, mask=m_rows, other=0) != 0
     p_k += head_offset(i_bh, heads, kb, kh)
     p_dk += head_offset(i_bh, heads, dkb, dkh)
-    v = load_rows(p_v + head_offset(i_bh, heads, vb, vh), rows, m_seen, vn, 0, CALL.E, CALL.EP, vd)
+    v = load_rows(p_v + head_offset(i_bh, heads, vb, vh), rows, m_seen, vn, 0, CALL.E, EP, vd)
     v = exact(v, CALL.OPERAND)
     shift = tl.zeros([BN], tl.float32)
     if CALL.MAP != "identity":
-        x = load_rows(p_k, rows, m_seen, kn, 0, CALL.D, CALL.DP, kd)  # (BN, DP)
+        x = load_rows(p_k, rows, m_seen, kn, 0, CALL.D, DP, kd)  # (BN, DP)
     if CALL.MAP == "favor_softmax":
         shift = key_shift(x, m_seen, tl.load(p_top + i_bh), norm)
-    dk = tl.zeros([BN, CALL.DP], tl.float32)
-    dv = tl.zeros([BN, CALL.EP], tl.float32)
+    dk = tl.zeros([BN, DP], tl.float32)
+    dv = tl.zeros([BN, EP], tl.float32)
     along = tl.zeros([BN], tl.float32)
     for first in range(0, CALL.M, BM):
         features = first + tl.arange(0, BM)
@@ -362,20 +364,18 @@ def key_gradient(
             dg = tl.where(m_seen[:, None], dg + weight[None, :], 0.0)
             store_rows(p_dk, rows, m_rows, dkn, first, CALL.M, BM, 1, dg)
         else:
-            w, rest = load_projection(p_w, first, CALL.M, CALL.D, BM, CALL.DP, CALL.PARTS)
+            w, rest = load_projection(p_w, first, CALL.M, CALL.D, BM, DP, CALL.PARTS)
             dk, dv, along = add_key_gradients(
                 dk, dv, along, x, v, w, rest, state, weight, shift, m_features, factor,
                 CALL.M % BM != 0, CALL.MAP, CALL.PARTS, CALL.OPERAND,
             )  # fmt: skip
-    cols = tl.arange(0, CALL.EP)
+    cols = tl.arange(0, EP)
     dv += tl.load(p_p_rows + i_bh * (CALL.E + 1) + cols, mask=cols < CALL.E, other=0.0)[None, :]
     dv = tl.where(m_seen[:, None], dv, 0.0)
-    store_rows(
-        p_dv + head_offset(i_bh, heads, dvb, dvh), rows, m_rows, dvn, 0, CALL.E, CALL.EP, 1, dv
-    )
+    store_rows(p_dv + head_offset(i_bh, heads, dvb, dvh), rows, m_rows, dvn, 0, CALL.E, EP, 1, dv)
     if CALL.MAP != "identity":
         dk = tl.where(m_seen[:, None], input_gradient(dk, along, x, root, CALL.MAP), 0.0)
-        store_rows(p_dk, rows, m_rows, dkn, 0, CALL.D, CALL.DP, 1, dk)
+        store_rows(p_dk, rows, m_rows, dkn, 0, CALL.D, DP, 1, dk)
 
 
 def run_mix(call: Call, q: Tensor, summed: HeadState, out: Tensor) -> tuple[Tensor, Tensor]:

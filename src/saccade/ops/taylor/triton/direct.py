@@ -85,6 +85,7 @@ def direct_forward(
     EVEN: tl.constexpr,
 ):
     """o and, where they are to be kept, z of a block of queries."""
+    EP: tl.constexpr = FLAGS.EP
     heads, queries, keys, D, E = sizes
     qb, qh, qn, qd = q_strides
     kb, kh, kn, kd = k_strides
@@ -95,7 +96,7 @@ def direct_forward(
     )
     first, i_bh = tl.program_id(0) * ROWS, tl.program_id(1)
     m_rows = first + tl.arange(0, ROWS) < queries
-    o_d, o_e = tl.arange(0, FLAGS.DP), tl.arange(0, FLAGS.EP)
+    o_d, o_e = tl.arange(0, FLAGS.DP), tl.arange(0, EP)
     factor = scale
     if FLAGS.NORMALIZE:
         factor = scale * tl.load(p_temperature + i_bh % heads)
@@ -107,7 +108,7 @@ def direct_forward(
     p_mask += (i_bh // heads).to(tl.int64) * keys
     p_rows_a += table_offset(i_bh, keys)
     p_rows_b += table_offset(i_bh, keys)
-    acc = tl.zeros([ROWS, FLAGS.EP], tl.float32)
+    acc = tl.zeros([ROWS, EP], tl.float32)
     sums = tl.zeros([ROWS, 8], tl.float32)
     for start in range(0, keys, BLOCK):
         m_block = kept_rows(start, keys, p_mask, BLOCK, FLAGS.MASKED)
@@ -162,6 +163,7 @@ def direct_queries(
     EVEN: tl.constexpr,
 ):
     """The gradient of a block of queries, and their part of the temperature's."""
+    DP: tl.constexpr = FLAGS.DP
     heads, queries, keys, D, E = sizes
     qb, qh, qn, qd = q_strides
     kb, kh, kn, kd = k_strides
@@ -173,7 +175,7 @@ def direct_queries(
     block, i_bh = tl.program_id(0), tl.program_id(1)
     first = block * ROWS
     m_rows = first + tl.arange(0, ROWS) < queries
-    o_d, o_e = tl.arange(0, FLAGS.DP), tl.arange(0, FLAGS.EP)
+    o_d, o_e = tl.arange(0, DP), tl.arange(0, FLAGS.EP)
     factor = scale
     if FLAGS.NORMALIZE:
         factor = scale * tl.load(p_temperature + i_bh % heads)
@@ -188,7 +190,7 @@ def direct_queries(
     p_mask += (i_bh // heads).to(tl.int64) * keys
     p_rows_a += table_offset(i_bh, keys)
     p_rows_b += table_offset(i_bh, keys)
-    dx = tl.zeros([ROWS, FLAGS.DP], tl.float32)
+    dx = tl.zeros([ROWS, DP], tl.float32)
     for start in range(0, keys, BLOCK):
         m_block = kept_rows(start, keys, p_mask, BLOCK, FLAGS.MASKED)
         k = load_rows(p_k_rows, m_block, o_d, D, kn, kd, EVEN).to(FLAGS.DTYPE)  # (BLOCK, DP)
@@ -240,6 +242,8 @@ def direct_keys(
 
     Where keys are normalized, their coefficients are kept for `direct_queries`.
     """
+    DP: tl.constexpr = FLAGS.DP
+    EP: tl.constexpr = FLAGS.EP
     heads, queries, keys, D, E = sizes
     qb, qh, qn, qd = q_strides
     kb, kh, kn, kd = k_strides
@@ -252,7 +256,7 @@ def direct_keys(
     m_exists = first + tl.arange(0, ROWS) < keys
     p_mask += (i_bh // heads).to(tl.int64) * keys
     m_rows = kept_rows(first, keys, p_mask, ROWS, FLAGS.MASKED)
-    o_d, o_e = tl.arange(0, FLAGS.DP), tl.arange(0, FLAGS.EP)
+    o_d, o_e = tl.arange(0, DP), tl.arange(0, EP)
     p_k_rows = p_k + head_offset(i_bh, heads, kb, kh) + first.to(tl.int64) * kn
     p_v_rows = p_v + head_offset(i_bh, heads, vb, vh) + first.to(tl.int64) * vn
     k = load_rows(p_k_rows, m_rows, o_d, D, kn, kd, False).to(tl.float32)  # (ROWS, DP)
@@ -268,8 +272,8 @@ def direct_keys(
     p_dy_rows = p_dy + row * E
     p_rows_a += table_offset(i_bh, queries)
     p_shifts += table_offset(i_bh, queries)
-    dk = tl.zeros([ROWS, FLAGS.DP], tl.float32)
-    dv = tl.zeros([ROWS, FLAGS.EP], tl.float32)
+    dk = tl.zeros([ROWS, DP], tl.float32)
+    dv = tl.zeros([ROWS, EP], tl.float32)
     for start in range(0, queries, BLOCK):
         m_block = start + tl.arange(0, BLOCK) < queries
         x = load_rows(p_q_rows, m_block, o_d, D, qn, qd, EVEN).to(FLAGS.DTYPE)  # (BLOCK, DP)

@@ -117,6 +117,7 @@ def gradients(
     EVEN: tl.constexpr,
 ):
     """(x (x) y) S' + y L^T + r (2 x G + p) for some blocks of rows, pulled back through alpha."""
+    DP: tl.constexpr = FLAGS.DP
     heads, tokens, D, E, per_program = sizes
     xb, xh, xn, xd = x_strides
     yb, yh, yn, yd = y_strides
@@ -125,31 +126,29 @@ def gradients(
     i_bh = tl.program_id(1)
     first = tl.program_id(0) * per_program
     last = tl.minimum(first + per_program, tokens)
-    o_d, o_e, o_n = tl.arange(0, FLAGS.DP), tl.arange(0, FLAGS.EP), tl.arange(0, ROWS)
+    o_d, o_e, o_n = tl.arange(0, DP), tl.arange(0, FLAGS.EP), tl.arange(0, ROWS)
     p_x_rows = p_x + head_offset(i_bh, heads, xb, xh) + first.to(tl.int64) * xn
     p_y_rows = p_y + head_offset(i_bh, heads, yb, yh) + first.to(tl.int64) * yn
     p_mask += (i_bh // heads).to(tl.int64) * tokens
     factor = scale
     if TEMPERED:
         factor = scale * tl.load(p_temperature + i_bh % heads)
-    state = p_state + i_bh.to(tl.int64) * TILES * VALUE_TILES * 256 * FLAGS.DP
-    mixed_at = p_moments + i_bh.to(tl.int64) * (
-        FLAGS.DP * FLAGS.EP + FLAGS.DP * FLAGS.DP + FLAGS.DP + FLAGS.EP
-    )
-    gram_at = mixed_at + FLAGS.DP * FLAGS.EP
-    sums_at = gram_at + FLAGS.DP * FLAGS.DP
+    state = p_state + i_bh.to(tl.int64) * TILES * VALUE_TILES * 256 * DP
+    mixed_at = p_moments + i_bh.to(tl.int64) * (DP * FLAGS.EP + DP * DP + DP + FLAGS.EP)
+    gram_at = mixed_at + DP * FLAGS.EP
+    sums_at = gram_at + DP * DP
     held = ()
     if HOLD:
         for step in tl.static_range(STEPS):
-            held += (_load_step(state, step, FLAGS.DP, PART, FLAGS.DTYPE),)
-        held += load_moments(mixed_at, FLAGS.DP, FLAGS.EP, FLAGS.DTYPE)
+            held += (_load_step(state, step, DP, PART, FLAGS.DTYPE),)
+        held += load_moments(mixed_at, DP, FLAGS.EP, FLAGS.DTYPE)
     row = i_bh.to(tl.int64) * tokens + first
     for start in range(first, last, ROWS):
         m_exists = start + o_n < last
         m_rows = m_exists
         if FLAGS.MASKED:
             m_rows = tl.load(p_mask + start + o_n, mask=m_exists, other=0) != 0
-        acc = tl.zeros([ROWS, FLAGS.DP], tl.float32)
+        acc = tl.zeros([ROWS, DP], tl.float32)
         acc = _state_product(
             acc, (p_x_rows, p_y_rows), m_rows, (D, E), (xn, xd, yn, yd), state, held,
             FLAGS, STEPS, VALUE_TILES, PART, HOLD, EVEN,
@@ -159,7 +158,7 @@ def gradients(
         x = (raw * alpha[:, None]).to(FLAGS.DTYPE)
         y = load_rows(p_y_rows, m_rows, o_e, E, yn, yd, EVEN).to(FLAGS.DTYPE)  # (ROWS, EP)
         acc *= alpha[:, None]
-        along = tl.zeros([ROWS, FLAGS.DP], tl.float32)
+        along = tl.zeros([ROWS, DP], tl.float32)
         if HOLD:
             acc = product(y, tl.trans(held[STEPS]), acc, FLAGS.PRECISION)
             along = product(x, held[STEPS + 1], along, FLAGS.PRECISION)
@@ -169,7 +168,7 @@ def gradients(
                 CHUNK, EVEN, FLAGS.PRECISION,
             )  # fmt: skip
             along = rows_times(
-                x, p_x_rows, m_rows, alpha, D, xn, xd, gram_at, FLAGS.DP, 1, along,
+                x, p_x_rows, m_rows, alpha, D, xn, xd, gram_at, DP, 1, along,
                 CHUNK, EVEN, FLAGS.PRECISION,
             )  # fmt: skip
         along = 2 * along + tl.load(sums_at + o_d)[None, :]

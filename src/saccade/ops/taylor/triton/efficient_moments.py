@@ -170,6 +170,8 @@ def moments(
     ones, or added up number by number where HEIGHT is 0. If rows are normalized, `p_extra_out` gets
     alpha^2 of each for `accumulate`; where SWIZZLED, alpha x for `accumulate_swizzled`.
     """
+    DP: tl.constexpr = FLAGS.DP
+    EP: tl.constexpr = FLAGS.EP
     heads, tokens, D, E, per_split = sizes
     xb, xh, xn, xd = x_strides
     wb, wh, wn, wd = w_strides
@@ -185,25 +187,25 @@ def moments(
     p_mask += (i_bh // heads).to(tl.int64) * tokens
     p_r += i_bh.to(tl.int64) * tokens
     if SWIZZLED:
-        p_extra_out += (i_bh.to(tl.int64) * tokens + first) * FLAGS.DP
+        p_extra_out += (i_bh.to(tl.int64) * tokens + first) * DP
     else:
         p_extra_out += table_offset(i_bh, tokens)
     factor = scale
     if TEMPERED:
         factor = scale * tl.load(p_temperature + i_bh % heads)
-    mixed = tl.zeros([FOLD * FLAGS.DP, FOLD * FLAGS.EP], tl.float32)
-    gram = tl.zeros([FOLD * FLAGS.DP, FOLD * FLAGS.DP], tl.float32)
-    sum_x = tl.zeros([HEIGHT or rows, FOLD * FLAGS.DP], tl.float32)
-    sum_w = tl.zeros([HEIGHT or rows, FOLD * FLAGS.EP], tl.float32)
+    mixed = tl.zeros([FOLD * DP, FOLD * EP], tl.float32)
+    gram = tl.zeros([FOLD * DP, FOLD * DP], tl.float32)
+    sum_x = tl.zeros([HEIGHT or rows, FOLD * DP], tl.float32)
+    sum_w = tl.zeros([HEIGHT or rows, FOLD * EP], tl.float32)
     for start in range(first, last, BLOCK):
         m_rows = start + o_n < last
         if FLAGS.MASKED:
             m_rows = tl.load(p_mask + start + o_n, mask=m_rows, other=0) != 0
-        x = _folded(p_x_rows, m_rows, D, xn, xd, FOLD, FLAGS.DP, EVEN)
-        w = _folded(p_w_rows, m_rows, E, wn, wd, FOLD, FLAGS.EP, EVEN).to(FLAGS.DTYPE)
+        x = _folded(p_x_rows, m_rows, D, xn, xd, FOLD, DP, EVEN)
+        w = _folded(p_w_rows, m_rows, E, wn, wd, FOLD, EP, EVEN).to(FLAGS.DTYPE)
         if FLAGS.NORMALIZE:
             x = x.to(tl.float32)
-            squares = tl.sum(tl.reshape(x * x, (rows, FOLD, FLAGS.DP)), axis=2)
+            squares = tl.sum(tl.reshape(x * x, (rows, FOLD, DP)), axis=2)
             alpha = factor / tl.maximum(tl.sqrt(squares), NORM_EPS)
             if not SWIZZLED:
                 square = (alpha * alpha).to(p_extra_out.dtype.element_ty)
@@ -212,7 +214,7 @@ def moments(
         x = x.to(FLAGS.DTYPE)
         if SWIZZLED:
             store_swizzled(p_extra_out, x, BLOCK)
-            p_extra_out += BLOCK * FLAGS.DP
+            p_extra_out += BLOCK * DP
         weighted = x
         if WEIGHTED:
             r = tl.load(p_r + start + o_n, mask=start + o_n < last, other=0.0)
@@ -225,11 +227,9 @@ def moments(
         p_w_rows += BLOCK * wn
     once = 1.0 if FLAGS.NORMALIZE else factor  # the factor of a row that is not in alpha
     slot = (split * tl.num_programs(1) + i_bh).to(tl.int64)
-    place = p_out + slot * (FLAGS.DP * FLAGS.EP + FLAGS.DP * FLAGS.DP + FLAGS.DP + FLAGS.EP)
+    place = p_out + slot * (DP * EP + DP * DP + DP + EP)
     coefficients = (quadratic * once * once, linear * once, constant)
-    _store_folded(
-        place, (mixed, gram, sum_x, sum_w), coefficients, FLAGS.DP, FLAGS.EP, FOLD, HEIGHT
-    )
+    _store_folded(place, (mixed, gram, sum_x, sum_w), coefficients, DP, EP, FOLD, HEIGHT)
 
 
 @triton.jit

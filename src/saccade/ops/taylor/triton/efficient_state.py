@@ -81,6 +81,7 @@ def accumulate(
     Of the pairs of all heads these are `count` after those `before`, once for each split of rows.
     Where rows are normalized their alpha^2, as `moments` left them, enter through x.
     """
+    EP: tl.constexpr = FLAGS.EP
     heads, tokens, D, E, per_split = sizes
     xb, xh, xn, xd = x_strides
     wb, wh, wn, wd = w_strides
@@ -89,7 +90,7 @@ def accumulate(
     split, pair = program // count, before + program % count
     i_bh = pair // PAIRS
     m, n = tile_pair(pair % PAIRS, TILES)
-    o_e, o_n = tl.arange(0, FLAGS.EP), tl.arange(0, BLOCK)
+    o_e, o_n = tl.arange(0, EP), tl.arange(0, BLOCK)
     first = split * per_split
     last = tl.minimum(first + per_split, tokens)
     p_x_rows = p_x + head_offset(i_bh, heads, xb, xh) + first.to(tl.int64) * xn
@@ -100,7 +101,7 @@ def accumulate(
     following = 0.0
     if FLAGS.NORMALIZE and EVEN:  # a step ahead, since nothing else hides the time that it takes
         following = load_table(p_squares, first, BLOCK)
-    acc = tl.zeros([256, FLAGS.EP], tl.float32)
+    acc = tl.zeros([256, EP], tl.float32)
     for start in range(first, last, BLOCK):
         m_rows = start + o_n < last
         if FLAGS.MASKED:

@@ -1,11 +1,11 @@
-"""Where two curves over N cross, on log axes, with an interval, and when no crossing can be named.
+"""Curves over N and where two of them cross, with an interval; and when no crossing can be reported.
 
 A lead is log(rival / ours) at one N: above 0 ours is smaller, which is better. Between two N of the
 grid the lead is a straight line over log N, which is exact for powers of N. The interval is a
 bootstrap: measurements of each point are resampled with replacement and the crossing found again.
 
 Other load on a machine makes calls slower, either for a moment or for all calls at one N. The first
-shows in the spread of the calls. The second shows in the curve: the time of attention grows at
+increases the spread of the calls. The second shows in the curve: the time of attention grows at
 least like B H N and at most like B H N^2, so a step outside of that range is a disturbance.
 """
 
@@ -19,24 +19,29 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from saccade.bench.crossover.lines import Point
+from saccade.bench.clock import Timing, summarize
+from saccade.bench.shapes import Pass, Shape
 
 __all__ = [
     "Crossing",
+    "Line",
+    "Point",
     "Samples",
     "Verdict",
     "all_crossings",
     "bracket_crossing",
     "find_crossing",
+    "first_ahead",
     "held_to_points",
+    "make_point",
     "ratio_interval",
-    "unsteady_points",
 ]
 
 Samples = Mapping[int, Sequence[float]]
 """N -> repeated measurements."""
 
 X = TypeVar("X", int, float)
+Role = Literal["softmax", "direct", "efficient"]
 
 Verdict = Literal[
     "crosses", "ahead from the start", "behind to the end", "not measured", "not reliable"
@@ -45,21 +50,100 @@ Verdict = Literal[
 DRAWS = 400
 LEVEL = 0.9
 SEED = 0
+JUMP = 3.0
+"""Caches, threads and other kernels change the time of a step by less than this factor."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve.
+
+    Attributes:
+        mechanism: A name of `saccade.bench.mechanisms`.
+        role: Which of the three it is.
+        form: Of Taylor attention: torch, fused or published; else the name of the attention.
+    """
+
+    name: str
+    mechanism: str
+    role: Role
+    form: str
+
+
+@dataclass(frozen=True)
+class Point:
+    """One curve at one N.
+
+    Attributes:
+        line: Name of the curve, which has this role and form.
+        heads: B H.
+        times_ms: Every timed call; the median and percentiles are theirs.
+        flops: FLOPs of the call, by formula.
+        peak_mib: Peak memory beyond what was there before; None if it was not measured.
+    """
+
+    line: str
+    role: Role
+    form: str
+    head_dim: int
+    tokens: int
+    heads: int
+    times_ms: tuple[float, ...]
+    median_ms: float
+    p20_ms: float
+    p80_ms: float
+    tokens_per_s: float
+    flops: int
+    peak_mib: float | None = None
+    direction: Pass = "forward"
+
+    @property
+    def is_unsteady(self) -> bool:
+        """True if the calls differ too much for a reliable time."""
+        return Timing(self.median_ms, self.p20_ms, self.p80_ms, len(self.times_ms)).is_unsteady
+
+
+def make_point(
+    line: Line,
+    shape: Shape,
+    times_ms: Sequence[float],
+    flops: int,
+    peak_mib: float | None = None,
+    direction: Pass = "forward",
+) -> Point:
+    """The point of a line at a shape, from its timed calls."""
+    timing, heads = summarize(times_ms), shape.batch * shape.heads
+    return Point(
+        line=line.name,
+        role=line.role,
+        form=line.form,
+        head_dim=shape.head_dim,
+        tokens=shape.tokens,
+        heads=heads,
+        times_ms=tuple(round(t, 5) for t in times_ms),
+        median_ms=timing.median_ms,
+        p20_ms=timing.p20_ms,
+        p80_ms=timing.p80_ms,
+        tokens_per_s=1e3 * heads * shape.tokens / timing.median_ms,
+        flops=flops,
+        peak_mib=peak_mib,
+        direction=direction,
+    )
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """From how many tokens on one curve lies below another, up to the end of the grid.
+    """The number of tokens from which one curve is below another, up to the end of the grid.
 
     Attributes:
-        verdict: Whether there is such an N, and if not, which of them leads.
-        tokens: That N; the first of the grid where it leads from the start.
-        low: Lower end of the 90 % interval, None where that is below the grid.
-        high: Upper end, None where that is beyond the grid.
-        changes: Every N at which the lead changes; more than one where the curves cross again.
+        verdict: Whether there is such an N, and if not, which curve is lower.
+        tokens: That N; the first of the grid if the curve is lower everywhere.
+        low: Lower end of the 90 % interval; None if it is below the grid.
+        high: Upper end; None if it is beyond the grid.
+        changes: Every N at which the curves cross.
         first_tokens: The smallest N that both were measured at.
-        last_tokens: The largest.
-        reason: Why the measurements are not reliable, where they are not.
+        last_tokens: The largest N that both were measured at.
+        reason: Why the measurements are not reliable, if they are not.
     """
 
     verdict: Verdict
@@ -72,7 +156,7 @@ class Crossing:
     reason: str = ""
 
     def decided_by(self, grid: Sequence[int]) -> list[int]:
-        """The N of the grid that the verdict rests on: those around it, and their neighbors."""
+        """The N of the grid that determine the verdict: those around it, and their neighbors."""
         low, high = self.low or grid[0], self.high or grid[-1]
         if self.verdict == "ahead from the start":
             low, high = grid[0], grid[0]
@@ -84,12 +168,7 @@ class Crossing:
 
 
 def all_crossings(leads: Mapping[X, float], *, tie: float = 0.0) -> list[float]:
-    """Every N at which the lead changes its sign, in order.
-
-    Args:
-        leads: N (or whatever the curves are over) -> log(rival / ours).
-        tie: Leads that are no larger than this count for neither side.
-    """
+    """Every N at which the lead changes its sign, in order; leads up to `tie` count for neither."""
     decided = [n for n in sorted(leads) if abs(leads[n]) > tie]
     return [
         _zero(left, right, leads)
@@ -104,11 +183,11 @@ def find_crossing(rival: Samples, ours: Samples) -> Crossing:
     if len(grid) < 2:
         return Crossing("not measured")
     middle = {n: _lead(np.median(rival[n]), np.median(ours[n])) for n in grid}
-    start, changes = _start(middle, 0.0), tuple(all_crossings(middle))
+    start, changes = first_ahead(middle), tuple(all_crossings(middle))
     generator = np.random.default_rng(SEED)
     medians = [{n: _drawn_medians(curve[n], generator) for n in grid} for curve in (rival, ours)]
     starts = [
-        _start({n: _lead(medians[0][n][i], medians[1][n][i]) for n in grid}, 0.0)
+        first_ahead({n: _lead(medians[0][n][i], medians[1][n][i]) for n in grid})
         for i in range(DRAWS)
     ]
     low, high = np.quantile(starts, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
@@ -118,12 +197,12 @@ def find_crossing(rival: Samples, ours: Samples) -> Crossing:
 def bracket_crossing(
     rival: Mapping[int, float], ours: Mapping[int, float], *, tie: float = 0.1
 ) -> Crossing:
-    """The same for values measured once: the interval is the piece of the grid it lies in."""
+    """The same for values measured once: the interval is that between two grid points."""
     grid = sorted(rival.keys() & ours.keys())
     if len(grid) < 2:
         return Crossing("not measured")
     leads = {n: _lead(rival[n], ours[n]) for n in grid}
-    start = _start(leads, tie)
+    start = first_ahead(leads, tie)
     before = [n for n in grid if n <= start and leads[n] < -tie]
     after = [n for n in grid if n >= start and leads[n] > tie]
     changes = tuple(all_crossings(leads, tie=tie))
@@ -141,8 +220,8 @@ def _crossing(
     return Crossing(verdict, start, least, most, changes, **ends)
 
 
-def _start(leads: Mapping[X, float], tie: float) -> float:
-    """The N from which the lead stays positive; the first where it always is, inf where never."""
+def first_ahead(leads: Mapping[X, float], tie: float = 0.0) -> float:
+    """The N from which the lead is positive: the first N if it always is, inf if it never is."""
     grid = sorted(leads)
     decided = [n for n in grid if abs(leads[n]) > tie]
     if not decided or leads[decided[-1]] <= 0:
@@ -175,15 +254,10 @@ def _drawn_medians(samples: Sequence[float], generator: np.random.Generator) -> 
     return np.median(drawn, axis=1)
 
 
-JUMP = 3.0
-"""Caches, threads and other kernels change the time of a step by less than this factor."""
-
-Curve = Mapping[int, Point]
-"""N -> the point there."""
-
-
-def held_to_points(crossing: Crossing, rival: Curve, ours: Curve) -> Crossing:
-    """The crossing, or that there is none to name, with the reason."""
+def held_to_points(
+    crossing: Crossing, rival: Mapping[int, Point], ours: Mapping[int, Point]
+) -> Crossing:
+    """The crossing, or the reason why none is reported."""
     grid = sorted(rival.keys() & ours.keys())
     if crossing.verdict == "not measured":
         return crossing
@@ -200,12 +274,7 @@ def held_to_points(crossing: Crossing, rival: Curve, ours: Curve) -> Crossing:
     return Crossing("not reliable", changes=crossing.changes, reason="; ".join(found), **ends)
 
 
-def unsteady_points(points: Sequence[Point]) -> list[Point]:
-    """Those whose calls differ too much."""
-    return [point for point in points if point.is_unsteady]
-
-
-def _unsteady(curve: Curve, grid: Sequence[int]) -> str:
+def _unsteady(curve: Mapping[int, Point], grid: Sequence[int]) -> str:
     points = [curve[n] for n in grid if curve[n].is_unsteady]
     if not points:
         return ""
@@ -215,7 +284,7 @@ def _unsteady(curve: Curve, grid: Sequence[int]) -> str:
     return f"{worst.line} is unsteady at N = {worst.tokens:,} ({times}){more}"
 
 
-def _jump(curve: Curve, grid: Sequence[int]) -> str:
+def _jump(curve: Mapping[int, Point], grid: Sequence[int]) -> str:
     for low, high in pairwise(grid):
         one, other = curve[low], curve[high]
         linear = (other.heads * high) / (one.heads * low)

@@ -1,4 +1,4 @@
-"""The section on tuned settings: what was found and what it cost, and the second table."""
+"""The sections on differences in accuracy, with the shared and with the tuned settings."""
 
 from __future__ import annotations
 
@@ -7,14 +7,104 @@ from dataclasses import replace
 from typing import Any
 
 from saccade.report.collect import Evidence, number, plain
-from saccade.report.difference_section import claimed_differences
+from saccade.report.figures import differences
 from saccade.report.findings import Findings, find
-from saccade.report.page import NOTHING, Block, Cell, Column, Figures, Table
+from saccade.report.page import (
+    NOTHING,
+    Block,
+    Cell,
+    Column,
+    Figure,
+    Figures,
+    Items,
+    Table,
+    text_cell,
+    text_column,
+)
 from saccade.report.style import Series
-from saccade.report.tables import summary_table
-from saccade.report.text import count, headline, percent, significant
+from saccade.report.tables import pairs_table, summary_table
+from saccade.report.text import count, headline, percent, sentence, significant
 
-__all__ = ["basis_of_claims", "headline_with_tuned", "tuned_settings"]
+__all__ = ["basis_of_claims", "claimed_differences", "headline_with_tuned", "tuned_settings"]
+
+ONE_SEED_NOTE = (
+    "With a single seed, an interval covers new images but not new seeds: a difference may be due "
+    "to that seed."
+)
+
+CLAIMED = "with two or more seeds each, about 5 % of comparisons or fewer"
+
+
+def claimed_differences(found: Findings, series: Mapping[str, Series]) -> Iterator[Block]:
+    """All differences; those to the baseline come first."""
+    claims, others = found.against_baseline, found.others
+    if not claims and (found.baseline is not None or not others):
+        return
+    yield (
+        f"Differences in {found.measure} on the same images and seeds, each with a paired test. "
+        f"{_family_sentence(found)} {_chance_sentence(found)}"
+    )
+    if claims:
+        yield Items([sentence(claim) for claim in claims])
+        text = (
+            f"Difference in {found.measure} to {found.baseline} with 95 % intervals; a filled "
+            "marker is a difference that holds after the correction for all pairs."
+        )
+        title = f"Differences to {found.baseline}"
+        yield Figures([Figure("differences", title, text, differences(claims, series))])
+        if any(claim.has_one_seed for claim in claims):
+            yield ONE_SEED_NOTE
+    if others:
+        yield from _pair_blocks(found)
+
+
+def _pair_blocks(found: Findings) -> Iterator[Block]:
+    holding = [claim for claim in found.others if claim.holds]
+    yield _others_sentence(len(found.others), len(holding), found.baseline)
+    if holding:
+        yield Items([sentence(claim) for claim in holding])
+    if found.baseline is None and any(claim.has_one_seed for claim in found.others):
+        yield ONE_SEED_NOTE
+    yield pairs_table(found)
+
+
+def _family_sentence(found: Findings) -> str:
+    """A sentence on the claims that share one error rate."""
+    pairs = len(found.against_baseline) + len(found.others)
+    if pairs == 1:
+        return f"In simulations of equal methods, {CLAIMED} claimed a difference."
+    return (
+        f"All {pairs} pairs on this page are one family: their p values are corrected together. In "
+        f"simulations of equal methods, {CLAIMED} claimed any difference. Intervals are 95 % each "
+        "by itself."
+    )
+
+
+def _chance_sentence(found: Findings) -> str:
+    """A sentence on the sources of chance in the tests."""
+    single = [claim.has_one_seed for claim in found.against_baseline or found.others]
+    if all(single):
+        shared = (
+            f"none has more than one seed in common with {found.baseline}"
+            if found.baseline
+            else "no two have more than one seed in common"
+        )
+        return (
+            "Only images count as chance: "
+            f"{shared if found.has_mixed_seeds else 'there is one seed'}."
+        )
+    both = "Images and seeds both count as chance"
+    return (
+        f"{both}, or images alone where two have one seed in common." if any(single) else f"{both}."
+    )
+
+
+def _others_sentence(pairs: int, holding: int, baseline: str | None) -> str:
+    without = f" without {baseline}" if baseline else ""
+    if pairs == 1:
+        return f"The one pair{without} {'differs' if holding else 'shows no difference'}."
+    told = f"{holding} of them differ{'s' if holding == 1 else ''}"
+    return f"Among the {pairs} pairs{without}, {told if holding else 'none shows a difference'}."
 
 
 def basis_of_claims(evidence: Evidence) -> str:
@@ -24,22 +114,11 @@ def basis_of_claims(evidence: Evidence) -> str:
 
 
 def headline_with_tuned(evidence: Evidence, shared: str, dataset: str) -> str:
-    """The main results with tuned settings, then those with the shared one.
-
-    Args:
-        evidence: What the report is made from.
-        shared: The main results with the shared setting.
-        dataset: Name of the data set.
-    """
+    """The main results with tuned settings, then those with the shared one."""
     if evidence.tuned is None:
         return shared
-    tuned = _without_settings(find(evidence.tuned))
+    tuned = replace(find(evidence.tuned), differing=[])  # tuned runs differ by intention
     return f"Tuned alike: {headline(tuned, dataset)} With one shared setting: {shared}"
-
-
-def _without_settings(found: Findings) -> Findings:
-    """The findings without the settings in which tuned runs differ by intention."""
-    return replace(found, differing=[])
 
 
 def tuned_settings(evidence: Evidence, series: Mapping[str, Series]) -> Iterator[Block]:
@@ -88,7 +167,7 @@ def searches_table(tuning: Mapping[str, Any], searches: Sequence[Mapping[str, An
     keys = list(dict.fromkeys(plain(key) for row in searches for key in _mapping(row, "space")))
     metric = plain(tuning.get("metric", "value")).replace("_", " ")
     columns = (
-        Column("attention", "attention", is_number=False),
+        text_column("attention", "attention"),
         *(Column(key, key) for key in ("trials", "pruned", "failed")),
         Column("shared_value", f"{metric}, shared setting"),
         Column("best_value", f"{metric}, best trial"),
@@ -118,7 +197,7 @@ def _search_row(row: Mapping[str, Any], keys: Sequence[str]) -> list[Cell]:
     found, space = _mapping(row, "settings"), _mapping(row, "space")
     numbers = [number(row.get(k)) for k in ("trials", "pruned", "failed")]
     return [
-        Cell(name, name),
+        text_cell(name),
         *(Cell(NOTHING if n is None else f"{n:.0f}", n) for n in numbers),
         *(_value_cell(row.get(key)) for key in ("shared_value", "best_value")),
         *(_setting_cell(found.get(k)) if k in space and found else Cell(NOTHING) for k in keys),
