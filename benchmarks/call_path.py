@@ -1,4 +1,4 @@
-"""Count the source files that a call of `taylor_attention` and a training run use.
+"""Count the source files that a call of `taylor_attention` and a training run execute.
 
     PYTHONPATH=src python benchmarks/call_path.py
 

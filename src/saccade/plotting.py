@@ -13,7 +13,10 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = [
     "BAD",
@@ -45,7 +48,7 @@ _log = logging.getLogger(__name__)
 _warned: set[str] = set()
 
 
-def new_figure(width: float, height: float, **options: Any) -> Any:
+def new_figure(width: float, height: float, **options: Any) -> Figure:
     """A figure of this size in inches, which needs no display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

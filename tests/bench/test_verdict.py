@@ -54,7 +54,7 @@ def test_attention_that_leads_or_trails_everywhere_has_no_crossing():
         sentences(points_by(20))[1]
         == "forward: taylor is faster at every size, from 65 tokens (32 px) on."
     )
-    assert sentences(points_by(9000))[1] == "forward: taylor does not pay up to 1,025 tokens."
+    assert sentences(points_by(9000))[1] == "forward: taylor is not faster up to 1,025 tokens."
 
 
 def test_a_crossing_at_the_last_size_within_the_noise_is_not_named():

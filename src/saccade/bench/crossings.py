@@ -1,4 +1,4 @@
-"""Curves over N and where two of them cross, with an interval; and when no crossing can be reported.
+"""Curves over N, where they cross with an interval, and when no crossing can be reported.
 
 A lead is log(rival / ours) at one N: above 0 ours is smaller, which is better. Between two N of the
 grid the lead is a straight line over log N, which is exact for powers of N. The interval is a

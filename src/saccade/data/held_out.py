@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -107,13 +108,28 @@ def _load_digits() -> HeldOut:
     return HeldOut("digits", tuple(map(str, range(10))), labels[test], images[test])
 
 
-def read_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """scikit-learn's digits: uint8 (N, 1, 8, 8), with levels 0..16 scaled to 0..255, and labels."""
+def _read_digit_rows() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The levels 0..16 of all pixels (1797, 64), and the labels, from scikit-learn's file.
+
+    Importing scikit-learn to read them would take longer than a short run.
+    """
+    package = find_spec("sklearn")
+    for folder in (package and package.submodule_search_locations) or ():
+        path = Path(folder) / "datasets" / "data" / "digits.csv.gz"
+        if path.is_file():
+            rows = np.loadtxt(path, delimiter=",")
+            return rows[:, :-1], rows[:, -1].astype(np.int64)
     from sklearn.datasets import load_digits
 
     values, labels = load_digits(return_X_y=True)
+    return values, labels.astype(np.int64)
+
+
+def read_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """scikit-learn's digits: uint8 (N, 1, 8, 8), with levels 0..16 scaled to 0..255, and labels."""
+    values, labels = _read_digit_rows()
     levels = (values * (255 / 16)).round().astype(np.uint8).reshape(-1, 1, 8, 8)
-    return levels, labels.astype(np.int64)
+    return levels, labels
 
 
 def _load_folder(root: Path) -> HeldOut:

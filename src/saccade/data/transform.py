@@ -25,6 +25,7 @@ from saccade.data.policy import Policy
 from saccade.data.randomness import STREAMS, uniforms
 from saccade.data.splits import DatasetInfo
 from saccade.errors import ConfigError
+from saccade.ops.compilation import constant_when_compiled
 
 __all__ = ["Draws", "Stream", "Transform", "mix", "mix_targets", "resized_boxes"]
 
@@ -327,11 +328,11 @@ def _beta(alpha: float, uniform: Tensor) -> Tensor:
         return torch.ones_like(uniform)
     if alpha == 1:
         return uniform
-    table: Tensor = _constant_quantiles(alpha, uniform.device)
+    table = _constant_quantiles(alpha, uniform.device)
     return table[(uniform * _QUANTILES).to(torch.int64)]
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def _constant_quantiles(alpha: float, device: torch.device) -> Tensor:
     """Return the quantiles as a constant for torch.compile."""
     return _beta_quantiles(alpha, device)

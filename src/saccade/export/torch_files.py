@@ -1,6 +1,6 @@
 """Write a model as a `torch.export` file (.pt2) or as a folder for the Hub, after checking it.
 
-A .pt2 file is code: whoever loads it runs what it says. ONNX files and the Hub's folder are not.
+A .pt2 file is code, which loading it runs; ONNX files and the Hub's folder are not.
 """
 
 from __future__ import annotations

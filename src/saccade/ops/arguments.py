@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.errors import ConfigError
+from saccade.ops.compilation import constant_when_compiled
 
 __all__ = [
     "Backend",
@@ -154,7 +155,7 @@ def in_full_precision(function: Callable[P, T]) -> Callable[P, T]:
     return run
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def _has_autocast(kind: str) -> bool:
     """True if a device has autocast; works in traced code, unlike the check of torch 2.11."""
     return torch.amp.is_autocast_available(kind)

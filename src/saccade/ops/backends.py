@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.ops.arguments import Backend
+from saccade.ops.compilation import constant_when_compiled
 
 __all__ = [
     "MAX_WIDTH",
@@ -109,7 +110,7 @@ def is_differentiated_forward() -> bool:
     return forward_ad._current_level >= 0
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def has_bfloat16(index: int) -> bool:
     """True if the GPU supports bfloat16."""
     return torch.cuda.get_device_capability(index) >= (8, 0)

@@ -29,6 +29,7 @@ from saccade.ops.arguments import (
 )
 from saccade.ops.backends import fused_obstacle, is_plain, is_transformed, takes_fused
 from saccade.ops.centering import centered_keys
+from saccade.ops.compilation import constant_when_compiled
 from saccade.ops.taylor.choice import choose, crossover
 from saccade.ops.taylor.composed import direct_composed, efficient_composed
 from saccade.ops.taylor.direct import direct
@@ -269,7 +270,7 @@ def _takes_fused(backend: Backend, q: Tensor, v: Tensor) -> bool:
     return takes_fused(backend, fused_obstacle(v, q.shape[-1]), preferred=preferred)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def _gpu_name(index: int) -> str:
     return torch.cuda.get_device_name(index)
 

@@ -3,9 +3,8 @@
 import math
 from typing import Literal, NamedTuple
 
-import torch
-
 from saccade.errors import ConfigError
+from saccade.ops.compilation import constant_when_compiled
 from saccade.ops.taylor import costs as costs_file
 from saccade.ops.taylor.thresholds import speed_threshold
 
@@ -107,7 +106,7 @@ def crossover(
     return equal, "linear time takes fewer FLOPs from there on"
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def measured_crossover(device_name: str, dtype: str, head_dim: int, training: bool) -> int:
     """N0 of the calibration, -1 without one; a constant for `torch.compile`."""
     costs = costs_file.read_costs_once().get(device_name, {}).get(dtype, {}).get(str(head_dim), {})

@@ -200,7 +200,13 @@ def _check_names(attentions: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_tuning(asked: Config, trials: int, folds: int | None) -> None:
-    """Refuse settings with which the attentions cannot be tuned equally on validation images."""
+    """Refuse settings with which the attentions cannot be tuned equally on validation images.
+
+    Args:
+        asked: The recipe with all overrides.
+        trials: Number of trials of each attention.
+        folds: Number of folds, None without cross-validation.
+    """
     if trials < 1:
         raise ConfigError(f"--tune must be at least 1, the number of trials, got {trials}")
     if folds is not None:
