@@ -45,23 +45,23 @@ def sentences(points):
 def test_verdict_names_the_first_size_that_pays():
     assert sentences(points_by(300)) == [
         "forward, 65 tokens, heads of 32: softmax is 4.6x faster here than taylor.",
-        "forward: taylor pays from 577 tokens (96 px) on.",
+        "forward: taylor is faster from 577 tokens (96 px) on.",
     ]
 
 
 def test_attention_that_leads_or_trails_everywhere_has_no_crossing():
     assert (
         sentences(points_by(20))[1]
-        == "forward: taylor pays at every size, from 65 tokens (32 px) on."
+        == "forward: taylor is faster at every size, from 65 tokens (32 px) on."
     )
-    assert sentences(points_by(9000))[1] == "forward: taylor does not pay up to 1,025 tokens."
+    assert sentences(points_by(9000))[1] == "forward: taylor is not faster up to 1,025 tokens."
 
 
 def test_a_crossing_at_the_last_size_within_the_noise_is_not_named():
     noisy = (0.75, 0.9, 1.0, 1.05, 1.1)
     last = {("taylor", 1025): [1025 / 65 * x for x in noisy]}
     (_, line) = sentences(points_by(1000, last))
-    assert "do not decide whether it pays" in line
+    assert "do not show whether it is faster" in line
 
 
 def test_unsteady_calls_around_a_crossing_name_none():
@@ -79,7 +79,7 @@ def test_a_busy_machine_is_told_and_nothing_is_concluded():
 def test_equal_times_are_no_difference():
     same = {(name, 65): [1.0, 1.01, 0.99, 1.0, 1.02] for name in ("softmax", "taylor")}
     (line, _) = sentences(points_by(300, same))
-    assert line.endswith("no difference is told between taylor and softmax.")
+    assert line.endswith("no significant difference between taylor and softmax.")
 
 
 def tiny(**changes):

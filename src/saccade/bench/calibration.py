@@ -1,10 +1,9 @@
-"""The measured cost model behind `algorithm="auto"`, in the user's cache.
+"""The calibration of `algorithm="auto"`, saved in the user's cache.
 
-`saccade bench attention --calibrate` writes it. `ops/taylor/costs.py` says what the file looks
-like. The crossover is where both algorithms take as long: between two N of the grid, at one less
-than the first where the efficient one is ahead at all of them, nowhere (null) where it is not at
-the last.
-Entries of other devices, dtypes and D are kept.
+`saccade bench attention --calibrate` writes it; `ops/taylor/costs.py` describes the file. The
+crossover is the number of tokens at which both algorithms are equally fast. It is interpolated
+between two N of the grid. It is one less than the first N if the efficient algorithm is always
+faster, and null if it is slower at the last N. Entries of other devices, dtypes and D are kept.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ CALIBRATION_GRIDS = {
 
 
 def device_key(device: torch.device) -> str:
-    """The name that a device's costs are filed under."""
+    """Key of a device in the file."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
@@ -76,9 +75,9 @@ def _crossover(result: AttentionResult, head_dim: int, direction: Pass) -> float
 
 
 def write_costs(result: AttentionResult, device: torch.device, dtype: str) -> Path:
-    """File the crossovers of a run under its device and dtype, atomically; return the path.
+    """Save the crossovers of a run under its device and dtype, atomically; return the path.
 
-    A present file that is not what calibration writes is replaced.
+    An existing file that is not a calibration file is replaced.
     """
     path = costs_path()
     try:

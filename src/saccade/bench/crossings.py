@@ -1,11 +1,11 @@
-"""Curves over N and where two of them cross, with an interval; and when no crossing can be named.
+"""Curves over N, where they cross with an interval, and when no crossing can be reported.
 
 A lead is log(rival / ours) at one N: above 0 ours is smaller, which is better. Between two N of the
 grid the lead is a straight line over log N, which is exact for powers of N. The interval is a
 bootstrap: measurements of each point are resampled with replacement and the crossing found again.
 
 Other load on a machine makes calls slower, either for a moment or for all calls at one N. The first
-shows in the spread of the calls. The second shows in the curve: the time of attention grows at
+increases the spread of the calls. The second shows in the curve: the time of attention grows at
 least like B H N and at most like B H N^2, so a step outside of that range is a disturbance.
 """
 
@@ -99,7 +99,7 @@ class Point:
 
     @property
     def is_unsteady(self) -> bool:
-        """True if its calls differ too much to tell a time."""
+        """True if the calls differ too much for a reliable time."""
         return Timing(self.median_ms, self.p20_ms, self.p80_ms, len(self.times_ms)).is_unsteady
 
 
@@ -133,17 +133,17 @@ def make_point(
 
 @dataclass(frozen=True)
 class Crossing:
-    """From how many tokens on one curve lies below another, up to the end of the grid.
+    """The number of tokens from which one curve is below another, up to the end of the grid.
 
     Attributes:
-        verdict: Whether there is such an N, and if not, which of them leads.
-        tokens: That N; the first of the grid where it leads from the start.
-        low: Lower end of the 90 % interval, None where that is below the grid.
-        high: Upper end, None where that is beyond the grid.
-        changes: Every N at which the lead changes; more than one where the curves cross again.
+        verdict: Whether there is such an N, and if not, which curve is lower.
+        tokens: That N; the first of the grid if the curve is lower everywhere.
+        low: Lower end of the 90 % interval; None if it is below the grid.
+        high: Upper end; None if it is beyond the grid.
+        changes: Every N at which the curves cross.
         first_tokens: The smallest N that both were measured at.
         last_tokens: The largest N that both were measured at.
-        reason: Why the measurements are not reliable, where they are not.
+        reason: Why the measurements are not reliable, if they are not.
     """
 
     verdict: Verdict
@@ -156,7 +156,7 @@ class Crossing:
     reason: str = ""
 
     def decided_by(self, grid: Sequence[int]) -> list[int]:
-        """The N of the grid that the verdict rests on: those around it, and their neighbors."""
+        """The N of the grid that determine the verdict: those around it, and their neighbors."""
         low, high = self.low or grid[0], self.high or grid[-1]
         if self.verdict == "ahead from the start":
             low, high = grid[0], grid[0]
@@ -197,7 +197,7 @@ def find_crossing(rival: Samples, ours: Samples) -> Crossing:
 def bracket_crossing(
     rival: Mapping[int, float], ours: Mapping[int, float], *, tie: float = 0.1
 ) -> Crossing:
-    """The same for values measured once: the interval is the piece of the grid it lies in."""
+    """The same for values measured once: the interval is that between two grid points."""
     grid = sorted(rival.keys() & ours.keys())
     if len(grid) < 2:
         return Crossing("not measured")
@@ -221,7 +221,7 @@ def _crossing(
 
 
 def first_ahead(leads: Mapping[X, float], tie: float = 0.0) -> float:
-    """The N from which the lead stays positive; the first where it always is, inf where never."""
+    """The N from which the lead is positive: the first N if it always is, inf if it never is."""
     grid = sorted(leads)
     decided = [n for n in grid if abs(leads[n]) > tie]
     if not decided or leads[decided[-1]] <= 0:
@@ -257,7 +257,7 @@ def _drawn_medians(samples: Sequence[float], generator: np.random.Generator) -> 
 def held_to_points(
     crossing: Crossing, rival: Mapping[int, Point], ours: Mapping[int, Point]
 ) -> Crossing:
-    """The crossing, or that there is none to name, with the reason."""
+    """The crossing, or the reason why none is reported."""
     grid = sorted(rival.keys() & ours.keys())
     if crossing.verdict == "not measured":
         return crossing

@@ -8,7 +8,7 @@ With a gradient, a row of the map becomes relu(dy/dA * A) for the logit y of the
 (arXiv:2103.15679, eq. 5). The fast path does not form A, so autograd gives no dy/dA. But the output
 of a head is o_i = f_i sum_j A_ij v_j, hence dy/dA_ij = f_i (dy/do_i).v_j. The factor f_i (output
 scaling of TaylorShift) is the output of the head if every value is 1. It is 1 for attentions whose
-rows need not sum to one (`Attention.rows`), the weights of which are what multiplies the values.
+rows need not sum to one (`Attention.rows`), whose weights multiply the values directly.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ class OnnxClassifier:
     """An image classifier in ONNX Runtime.
 
     Args:
-        path: A file written by `saccade export`. Open files of strangers with `saccade predict`,
-            which checks them first.
+        path: A file written by `saccade export`. Open untrusted files with `saccade predict`, which
+            checks them first.
         providers: Execution providers of ONNX Runtime, in the order of preference.
     """
 

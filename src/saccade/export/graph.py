@@ -235,7 +235,7 @@ def samples(
 class SumsInFloat32(TorchFunctionMode):
     """Compute sums of half-precision tensors in float32, in graphs that others will run.
 
-    torch's own kernels do so. An operator of ONNX on float16 sums as its runtime likes.
+    torch's own kernels do so; for ONNX operators on float16 it depends on the runtime.
     """
 
     def __torch_function__(

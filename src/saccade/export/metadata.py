@@ -1,4 +1,4 @@
-"""The facts that an exported file holds about itself, as JSON values by key.
+"""The metadata of an exported file, as JSON values by key.
 
 | key | content |
 |---|---|

@@ -209,7 +209,7 @@ PRODUCTS = ["MatMul", "Gemm"]
 
 
 def quantized(proto: ModelProto) -> ModelProto:
-    """A copy whose linear layers have int8 weights, one scale a column.
+    """A copy whose linear layers have int8 weights, one scale per column.
 
     Their inputs are quantized when the model runs. Products of two activations, such as q.k, stay
     in float32.

@@ -1,4 +1,4 @@
-"""What can be chosen about an exported file."""
+"""Options of an exported file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open an ONNX file of somebody else: checked before ONNX Runtime sees it, and without torch.
+"""Open an untrusted ONNX file: check it before ONNX Runtime reads it, without torch.
 
 A file is refused if it is not an ONNX model of `saccade export`, if it refers to data outside its
 folder, or if it has sub-graphs (loops), which no exported model has.

@@ -1,6 +1,6 @@
 """Write a model as a `torch.export` file (.pt2) or as a folder for the Hub, after checking it.
 
-A .pt2 file is code: whoever loads it runs what it says. ONNX files and the Hub's folder are not.
+A .pt2 file is code, which loading it runs; ONNX files and the Hub's folder are not.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _run_of(content: bytes) -> checking.Runner:
 def export_hub(model: Transformer, path: str | Path) -> ExportReport:
     """Write a model as a folder that `from_pretrained` loads and `push_to_hub` sends.
 
-    The folder is written aside, loaded again and compared with the model before it gets its name.
+    The folder is written under a temporary name, loaded and compared with the model, then renamed.
 
     Args:
         model: The model; if it was loaded from a run, its card describes the run.

@@ -157,7 +157,7 @@ def _add_views(router: APIRouter, state: State) -> None:
         head: Head = None,
         query: Annotated[int | None, Query(ge=0, le=10**9, description="A token.")] = None,
     ) -> Response:
-        """Look at a picture with several attentions on the same weights."""
+        """Explain a picture with several attentions on the same weights."""
         served = state.model(model)
         swaps = [Swap(name, temperature, order) for name in attention or DEFAULT_ATTENTIONS]
         found = await state.picture(request, picture, keep=True)
@@ -173,7 +173,7 @@ def _add_views(router: APIRouter, state: State) -> None:
         layer: Layer = None,
         head: Annotated[int, Query(ge=0, le=10_000, description="Head.")] = 0,
     ) -> Response:
-        """Follow a picture through the model, step by step, with every tensor."""
+        """Return every step of the model for a picture, with its tensors."""
         served = state.model(model)
         found = await state.picture(request, picture, keep=True)
         focus = Focus(0 if layer is None else layer, head)

@@ -1,4 +1,4 @@
-"""The application: API, page, health, metrics, reports, and errors in words."""
+"""The application: API, page, health, metrics, reports and error messages."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def create_app(
 
 
 def _add_page(app: FastAPI) -> None:
-    """The page and its parts, read once: what is not among them is not there."""
+    """The page and its files, read once; other paths do not exist."""
     folder = files("saccade.serve") / "page"
     parts = {
         part.name: (part.read_bytes(), MEDIA_TYPES[Path(part.name).suffix])
@@ -127,7 +127,7 @@ def _add_reports(app: FastAPI, reports: Sequence[tuple[str, str]]) -> None:
 
 
 def _add_errors(app: FastAPI) -> None:
-    """Every error as `{"detail": words}`."""
+    """Every error as `{"detail": message}`."""
 
     @app.exception_handler(PictureError)
     async def bad_picture(_: Request, error: PictureError) -> Response:

@@ -2,7 +2,7 @@
 
 For each attention: the prediction, the prediction after every layer (logit lens), the attention
 weights of one layer and head, the rollout, and the total variation to the first attention by layer
-and head. A layer's weights are computed from the tokens that this attention itself feeds it.
+and head. A layer's weights are computed from its input with this attention.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ MAX_WHOLE_MAP = 600
 MAX_COMPARED = 256
 """Most rows of which the total variation is averaged, evenly spaced."""
 DIGITS = 7
-"""Decimals of the numbers that are sent."""
+"""Number of decimals of the numbers in answers."""
 
 
 @dataclass(frozen=True)
 class Focus:
-    """Which map is looked at.
+    """The layer, head and token of a map.
 
     Attributes:
         layer: Index of the block.
@@ -57,7 +57,7 @@ class Panel:
         reading: (N,), the weights of the pooled features: the row of the class token, or the mean
             row of the pooled tokens.
         rollout: (N,), the attention of all layers, multiplied.
-        negative: Fraction of the weights of the layer and head that are below zero.
+        negative: Fraction of the weights of the layer and head that are negative.
         variation: (L, H), total variation to the first attention; None for the first itself.
     """
 

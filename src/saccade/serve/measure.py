@@ -1,4 +1,4 @@
-"""The view Measure: attention timed on this machine, while somebody watches.
+"""The view Measure: attention timed on this machine.
 
 Softmax, and Taylor attention in its direct (quadratic) and linear-time form, forward, float32. The
 number of tokens doubles until a form takes too long. A crossing is interpolated between two numbers

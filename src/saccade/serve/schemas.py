@@ -1,4 +1,4 @@
-"""The shapes of requests and answers, for the OpenAPI description."""
+"""The schemas of requests and answers, for the OpenAPI description."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class Problem(BaseModel):
-    """What went wrong, in words."""
+    """An error message."""
 
     detail: str
 
@@ -98,7 +98,7 @@ class StudyOut(BaseModel):
 
 
 class ModelsOut(BaseModel):
-    """Everything a client needs to begin."""
+    """Models, attentions and samples for a client."""
 
     version: str
     models: list[ModelOut]
@@ -138,7 +138,7 @@ class PanelOut(BaseModel):
 
 
 class ExplainOut(BaseModel):
-    """A picture seen with several attentions on the same weights."""
+    """The results of several attentions on the same weights for a picture."""
 
     model: str
     picture: PictureOut

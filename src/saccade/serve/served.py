@@ -84,7 +84,7 @@ class ServedModel:
             yield [(names[index], p) for index, p in zip(order, row, strict=True)]
 
     def as_json(self) -> dict[str, Any]:
-        """What a client must know about the model; no path is among it."""
+        """A description of the model for clients, without paths."""
         model, info = self.model, self.predictor.info
         config = model.config
         rows, columns = model.patch_embed.grid_size

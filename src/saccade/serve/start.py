@@ -1,4 +1,4 @@
-"""Start the server: find the models, train one if there is none, listen until a signal."""
+"""Start the server: open the models, train one if none is given, listen until a signal."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class State:
 
     @cached_property
     def example(self) -> dict[str, Any] | None:
-        """The first picture of the first model, explained before anybody asks."""
+        """The first picture of the first model, explained in advance."""
         model = self.model(None)
         if not model.pictures:
             return None

@@ -1,4 +1,4 @@
-"""The view Learn: every tensor of one picture on its way through the model, and the line of code.
+"""The view Learn: every tensor of a forward pass of one picture, with its line of code.
 
 The tensors are those of one real forward pass, taken by hooks.
 """

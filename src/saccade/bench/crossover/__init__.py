@@ -1,1 +1,1 @@
-"""`saccade analyze crossover`: the number of tokens from which linear time pays on this machine."""
+"""`saccade analyze crossover`: tokens above which linear time is faster here."""

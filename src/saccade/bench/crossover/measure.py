@@ -72,7 +72,7 @@ def is_power_of_two(tokens: int) -> bool:
 
 
 def shape_on(device: str, head_dim: int, tokens: int) -> Shape:
-    """B H N is the same for every N, as far as one head goes; on a GPU B H N D."""
+    """A shape with B H N (on a GPU B H N D) constant over N, if one head fits."""
     if device == "cpu":
         return Shape(1, max(1, CPU_TOKENS // tokens), tokens, head_dim)
     rows = max(1, CUDA_NUMBERS // (head_dim * tokens))
@@ -100,7 +100,7 @@ class Device:
     _checked: dict[tuple[int, Line], bool] = field(default_factory=dict)
 
     def measure(self, shape: Shape, lines: Sequence[Line]) -> list[Point]:
-        """A point for every line that is right and fits."""
+        """A point for every line without errors that fits in memory."""
         setting = Setting(shape, getattr(torch, self.dtype), self.device)
         problem = Problem(setting, gradients=self.direction == "training")
         ready: dict[Line, tuple[Operation, Call, float | None]] = {}

@@ -61,7 +61,7 @@ def make_figure(findings: CrossoverFindings) -> Figure:
     _add_legend(figure)
     name = findings.environment.get("device_name", "")
     figure.suptitle(
-        f"From how many tokens on linear time pays: {name}, {findings.dtype}, forward",
+        f"Tokens above which linear time is faster: {name}, {findings.dtype}, forward",
         fontsize=12,
         y=0.99,
     )

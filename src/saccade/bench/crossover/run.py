@@ -1,4 +1,4 @@
-"""`saccade analyze crossover`: number of tokens from which linear time pays.
+"""`saccade analyze crossover`: number of tokens above which linear time is faster.
 
 The theory counts FLOPs and stored numbers (arXiv:2403.02920): N0 for speed, N1 for memory, each
 with the paper's D^2 features and with the D(D+1)/2 that are sufficient. The measurement times the
@@ -69,7 +69,7 @@ class CrossoverFindings(Findings):
     """Points, and where their curves cross."""
 
     theme: ClassVar[str] = "crossover"
-    title: ClassVar[str] = "From how many tokens on linear time pays"
+    title: ClassVar[str] = "Number of tokens above which linear time is faster"
     preface: ClassVar[str] = (
         "`training` is forward and backward; memory is that of the forward pass on a CPU. `direct` "
         "and `efficient` are this library's forms of Taylor attention, "
@@ -82,7 +82,7 @@ class CrossoverFindings(Findings):
         "count as none. No crossing in time is named where the calls around it are unsteady (their "
         "slowest fifth takes 1.5 times as long as their fastest) or times jump by more than work "
         "can: the machine was busy with something else. Every form was held to float64 once for "
-        "each D. The grid is finer near crossings; what was left out is told under Remarks."
+        "each D. The grid is finer near crossings; Remarks lists what was left out."
     )
 
     dtype: str
@@ -233,13 +233,13 @@ def run_crossover(
     seconds: float | None = None,
     report: Report = lambda message, share: None,
 ) -> None:
-    """Fill the findings within about so many seconds.
+    """Measure for about so many seconds.
 
     Args:
         findings: Receives the points as they are measured.
         device: Device to run on.
         head_dims: The values of D.
-        attentions: Attentions to measure beside the forms of Taylor attention.
+        attentions: Attentions to measure besides the forms of Taylor attention.
         passes: Passes to measure, each in an equal part of the time.
         seconds: About how long all of it may take; by default `SECONDS` for each pass.
         report: Called after every N.

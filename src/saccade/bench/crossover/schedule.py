@@ -29,7 +29,7 @@ __all__ = ["REACHES", "Budget", "Reach", "Schedule", "Step", "lengths"]
 FAR_BEHIND = 20.0
 """A form this many times slower than the fastest, whose crossings are known, is left out."""
 DECIDED = 0.2
-"""The lead, as a logarithm, from which a curve that was behind counts as past the other."""
+"""Minimum lead, as a logarithm, of a curve that has overtaken another."""
 MIN_LENGTHS = 2
 EXTRA_CALLS = 2
 
@@ -41,7 +41,7 @@ class Reach:
     Attributes:
         first: The smallest of the grid, in N0.
         last: The largest of the grid, in N0.
-        longest: How many tokens a crossing beyond the grid is followed to.
+        longest: Maximum N of the search for crossings beyond the grid.
     """
 
     first: float
@@ -61,7 +61,7 @@ class Step(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """An efficient form and what it is held against, of which the fastest counts."""
+    """An efficient form and its rivals, of which the fastest is compared with it."""
 
     ours: Line
     rivals: tuple[Line, ...]
@@ -94,7 +94,7 @@ class Schedule:
     _tried: set[tuple[int, int, Line]] = field(default_factory=set)
 
     def coarse(self) -> Iterator[Step]:
-        """The powers of two; each step is to be taken before the next is asked for."""
+        """The powers of two; take each step before requesting the next."""
         order = []
         for head_dim in self.head_dims:
             powers = [n for n in lengths(head_dim, self.reach) if is_power_of_two(n)]
@@ -106,7 +106,7 @@ class Schedule:
             yield step
 
     def fine(self) -> Iterator[Step]:
-        """The cheapest step towards a crossing; where there is none, the cheapest of the grid."""
+        """The cheapest step towards a crossing, or else the cheapest of the grid."""
         while steps := self._towards_crossings() or self._rest_of_grid():
             step = min(steps, key=self.expected_ms)
             self._tried |= {(step.head_dim, step.tokens, line) for line in step.lines}
@@ -117,7 +117,7 @@ class Schedule:
         return sum(self._expected_ms(step.head_dim, step.tokens, line) for line in step.lines)
 
     def left_out(self) -> Iterator[tuple[int, Line, int, float]]:
-        """(D, line, its last N, times slower than the fastest there), where others went on."""
+        """(D, line, its last N, times slower than the fastest there) of lines left out."""
         for head_dim in self.head_dims:
             measured = self._fastest(head_dim, self.lines)
             for line in self.lines:
@@ -168,7 +168,7 @@ class Schedule:
             yield max(2 * _power_below(last), _power_below(_meeting(last, leads[last])))
 
     def _is_open(self, leads: dict[int, float]) -> bool:
-        """Whether ours is not clearly ahead at the last N, and meets the rival within reach."""
+        """True if ours is not clearly faster at the last N but may still overtake the rival."""
         last = max(leads)
         return leads[last] <= DECIDED and _meeting(last, leads[last]) <= self.reach.longest
 
@@ -196,7 +196,7 @@ class Schedule:
         return best
 
     def _leave_out(self, head_dim: int, tokens: int, line: Line) -> bool:
-        """Whether a line is far behind, no longer gains, and has no crossing left to find."""
+        """True if a line is far slower, no longer gains, and has no crossing left to find."""
         ratios = self._ratios(head_dim, line, tokens)
         if len(ratios) < 2 or ratios[-1] <= FAR_BEHIND or ratios[-1] < ratios[-2]:
             return False

@@ -35,11 +35,11 @@ class VerdictFindings(Findings):
     theme: ClassVar[str] = "verdict"
     title: ClassVar[str] = "Every attention in one model"
     preface: ClassVar[str] = (
-        "All attentions were timed in turns in the same model, at its own size and at larger ones. "
+        "All attentions were timed alternately in the same model, at its own and larger sizes. "
         "`training` is forward and backward in the first tables, and with a step of AdamW under "
         "Efficiency. `x softmax` is the time of softmax divided by the time of the attention. "
-        "Ratios and crossings are named only if the times carry them: 90 % intervals of a "
-        "bootstrap, steady calls, and no jump that the work does not explain."
+        "Ratios and crossings are stated only if they are significant (90 % intervals of a "
+        "bootstrap) and the times are steady, without jumps."
     )
 
     subject: Subject
@@ -132,11 +132,11 @@ class Outcome:
 
     Attributes:
         here: How it compares at the smallest size, the model's own.
-        ratio: Time of softmax divided by its time there; None if it is not told.
+        ratio: Time of softmax divided by its time there; None if it is not known.
         low: Lower end of the 90 % interval of the ratio.
-        pays_from: The smallest measured size from which on it is faster at every size; None if
-            there is none, or the times do not tell.
-        reason: Why nothing is told, where nothing is.
+        pays_from: The smallest measured size from which it is faster at every size; None if there
+            is none, or it is not known.
+        reason: Why nothing is known, if nothing is.
     """
 
     attention: str
@@ -209,7 +209,7 @@ def _outcome(
 def _pays_from(
     grid: Sequence[int], theirs: Mapping[int, Point], mine: Mapping[int, Point]
 ) -> int | None:
-    """The first N of the grid from which ours is faster at every N, beyond doubt at the first."""
+    """The first N of the grid from which ours is faster at every N, significantly at the first."""
     start = None
     for n in reversed(grid):
         _, low, _ = ratio_interval(theirs[n].times_ms, mine[n].times_ms)
@@ -235,7 +235,7 @@ def _busy_note(points: Sequence[ModelPoint], facts: Facts) -> str:
 def told(
     outcomes: Sequence[Outcome], points: Sequence[ModelPoint], facts: Facts, unit: str
 ) -> list[str]:
-    """The verdict in sentences; for each pass, one that says so if the machine was too busy."""
+    """The verdict in sentences, or for each pass a note that the machine was too busy."""
     lines = []
     for direction in dict.fromkeys(o.direction for o in outcomes):
         if note := _busy_note([p for p in points if p.direction == direction], facts):
@@ -258,8 +258,8 @@ def _here_sentences(outcomes: Sequence[Outcome]) -> list[str]:
         elif o.ratio is not None and o.here == "faster":
             parts.append(f"{o.attention} is {o.ratio:.2g}x faster here than {BASELINE}")
     for here, words in (
-        ("no difference", "no difference is told between {} and " + BASELINE),
-        ("not told", "too unsteady to tell for {}"),
+        ("no difference", "no significant difference between {} and " + BASELINE),
+        ("not told", "times are too unsteady for {}"),
     ):
         if names := [o.attention for o in outcomes if o.here == here]:
             parts.append(words.format(", ".join(names)))
@@ -274,7 +274,7 @@ def _pays_sentence(o: Outcome, unit: str, last: int) -> str:
     if o.pays_from is not None:
         at = f"{o.pays_from_tokens:,} tokens ({o.pays_from:,} {unit}) on"
         first = o.crossing.first_tokens == o.pays_from_tokens
-        return f"{o.attention} pays {'at every size, from ' if first else 'from '}{at}"
+        return f"{o.attention} is faster {'at every size, from ' if first else 'from '}{at}"
     if o.crossing.verdict == "behind to the end" and o.crossing.low is None:
-        return f"{o.attention} does not pay up to {last:,} tokens"
-    return f"{o.attention}: the times do not decide whether it pays up to {last:,} tokens"
+        return f"{o.attention} is not faster up to {last:,} tokens"
+    return f"{o.attention}: the times do not show whether it is faster up to {last:,} tokens"

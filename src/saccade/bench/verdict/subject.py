@@ -23,7 +23,7 @@ Model = VisionTransformer | SequenceTransformer
 
 @dataclass(frozen=True)
 class Facts:
-    """What the attention of a model sees at one size.
+    """Tokens and heads of a model at one size.
 
     Attributes:
         tokens: N, the class token included.

@@ -11,7 +11,7 @@ and w0 N. Queries are taken in chunks, and the backward pass forms t again inste
 
     dw_ij = (g_i.v_j - g_i.o_i) / z_i,   ds_ij = 2 sqrt(a) t_ij dw_ij,   z_i = sum_j w_ij
 
-Cost: 4 N^2 D FLOPs a head forward; memory linear in N. Layout (B, H, N, D), D != E allowed.
+Cost: 4 N^2 D FLOPs per head forward; memory linear in N. Layout (B, H, N, D), D != E allowed.
 """
 
 from math import sqrt

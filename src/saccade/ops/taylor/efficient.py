@@ -9,7 +9,7 @@ and backwards, with d(y_i, z_i) = (g_i, -g_i.o_i) / z_i,
     dphi(q_i) = W S d(y_i, z_i),            dS = sum_i phi(scale q_i) d(y_i, z_i)^T
     dphi(k_j) = W dS u_j,                   du_j = (W dS)^T phi(k_j)
 
-Cost: 4 N F (E+1) FLOPs a head forward, F = D(D+1)/2 + D + 1; memory N (D + E) + F (E + 1).
+Cost: 4 N F (E+1) FLOPs per head forward, F = D(D+1)/2 + D + 1; memory N (D + E) + F (E + 1).
 Tokens are taken in chunks: neither pass forms the features of all tokens.
 
 # DEVIATION: the paper divides v by N and scales q and k by D^(1/4) to keep float16 in range. All
