@@ -119,7 +119,9 @@ def _unfold_sums(sums, FOLD: tl.constexpr, HEIGHT: tl.constexpr):
 
 @triton.jit
 def _store_folded(
-    place,
+    p_out,
+    split,
+    i_bh,
     sums,
     coefficients,
     DP: tl.constexpr,
@@ -129,15 +131,17 @@ def _store_folded(
 ):
     """Write L, G, p and r from sums over folded rows."""
     mixed, gram, sum_x, sum_w = sums
-    quadratic, linear, constant = coefficients
+    quadratic, linear, constant, once = coefficients
     o_d, o_e = tl.arange(0, DP), tl.arange(0, EP)
+    slot = (split * tl.num_programs(1) + i_bh).to(tl.int64)
+    place = p_out + slot * (DP * EP + DP * DP + DP + EP)
     total = _unfold_product(mixed, FOLD)
-    tl.store(place + o_d[:, None] * EP + o_e[None, :], total * linear)
+    tl.store(place + o_d[:, None] * EP + o_e[None, :], total * (linear * once))
     place += DP * EP
     total = _unfold_product(gram, FOLD)
-    tl.store(place + o_d[:, None] * DP + o_d[None, :], total * quadratic)
+    tl.store(place + o_d[:, None] * DP + o_d[None, :], total * (quadratic * once * once))
     place += DP * DP
-    tl.store(place + o_d, _unfold_sums(sum_x, FOLD, HEIGHT) * linear)
+    tl.store(place + o_d, _unfold_sums(sum_x, FOLD, HEIGHT) * (linear * once))
     tl.store(place + DP + o_e, _unfold_sums(sum_w, FOLD, HEIGHT) * constant)
 
 
@@ -226,10 +230,9 @@ def moments(
         p_x_rows += BLOCK * xn
         p_w_rows += BLOCK * wn
     once = 1.0 if FLAGS.NORMALIZE else factor  # the factor of a row that is not in alpha
-    slot = (split * tl.num_programs(1) + i_bh).to(tl.int64)
-    place = p_out + slot * (DP * EP + DP * DP + DP + EP)
-    coefficients = (quadratic * once * once, linear * once, constant)
-    _store_folded(place, (mixed, gram, sum_x, sum_w), coefficients, DP, EP, FOLD, HEIGHT)
+    coefficients = (quadratic, linear, constant, once)
+    sums = (mixed, gram, sum_x, sum_w)
+    _store_folded(p_out, split, i_bh, sums, coefficients, DP, EP, FOLD, HEIGHT)
 
 
 @triton.jit
