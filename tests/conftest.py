@@ -7,6 +7,7 @@ import sys
 
 os.environ["OMP_NUM_THREADS"] = "1"  # children are to end bit-equal with this process
 os.environ.pop("MKL_NUM_THREADS", None)
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # without a pool of processes that load torch
 os.environ["COLUMNS"] = "80"  # help and tables are wrapped to it
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"  # where tests have their servers
 

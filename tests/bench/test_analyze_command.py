@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from saccade.bench.crossover.lines import Point, linear_attentions
 
+from saccade.bench.crossings import Point
+from saccade.bench.crossover.measure import linear_attentions
 from saccade.bench.crossover.run import CrossoverFindings
 from tests.waiting import PATIENCE_S
 

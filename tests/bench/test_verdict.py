@@ -13,7 +13,7 @@ from saccade.bench.verdict import measure as efficiency_module
 from saccade.bench.verdict.findings import judge, told
 from saccade.bench.verdict.measure import ModelPoint, best, measure_efficiency, measure_sizes
 from saccade.bench.verdict.subject import Facts, Subject
-from saccade.cli.bench_target import subject_of
+from saccade.cli.bench_model import subject_of
 from saccade.errors import ConfigError
 from tests.study.conftest import finished, plan
 

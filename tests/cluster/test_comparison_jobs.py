@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import psutil
@@ -117,7 +118,10 @@ def test_ctrl_c_while_jobs_are_submitted_loses_none(
 ) -> None:
     """A terminal sends Ctrl-C to `sbatch` too, here a slow one."""
     slow, real = tmp_path / "sbatch", shutil.which("sbatch")
-    slow.write_text(f'#!/bin/sh\ntouch {tmp_path}/begun\nsleep 5\nexec {real} "$@"\n')
+    slow.write_text(  # not of the shell, which lets through the signals that its parent has blocked
+        f"#!{sys.executable} -S\nimport os, sys, time\nopen('{tmp_path}/begun', 'w').close()\n"
+        f"time.sleep(5)\nos.execv('{real}', ['sbatch', *sys.argv[1:]])\n"
+    )
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     command = start_comparison(plan, tmp_path / "study", "--jobs", 2)

@@ -10,8 +10,8 @@ from sklearn.datasets import load_digits
 
 from saccade.config import DataConfig
 from saccade.data import DATASETS, list_datasets, load_splits, stratified_split
+from saccade.data.decoding import channel_statistics
 from saccade.data.held_out import read_digits
-from saccade.data.normalization import channel_statistics
 from saccade.data.sources import SOURCES
 from saccade.data.stratify import stratified_fold, stratified_subset
 from saccade.errors import ConfigError, DataError, UnknownNameError

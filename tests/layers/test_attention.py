@@ -20,7 +20,7 @@ from saccade.layers import (
     register_attention,
 )
 from saccade.layers.cores import SoftmaxCore
-from saccade.layers.performers import LearnedFeatureCore, RandomFeatureCore
+from saccade.layers.performers import FeatureCore, LearnedFeatureCore, RandomFeatureCore
 from saccade.ops.taylor import speed_threshold
 from tests.waiting import PATIENCE_S
 
@@ -137,14 +137,30 @@ def test_autocast_matches_float32(name):
     assert all(p.grad.isfinite().all() for p in layer.parameters())
 
 
-@every_attention
-def test_compiles_to_one_graph(name):
+def backends():
+    """What to compile every attention with.
+
+    Inductor takes many seconds. Chains of torch's own operators are traced as a whole instead, and
+    so are all feature maps but the first: they come before the same linear attention. With inductor
+    these are slow tests.
+    """
+    first: dict[type[AttentionCore], str] = {}
+    for name in NAMES:
+        entry = ATTENTIONS[name]
+        kind = FeatureCore if issubclass(entry.core_class, FeatureCore) else entry.core_class
+        if entry.parts or entry.rows != "convex":
+            yield name, "aot_eager_decomp_partition"
+        elif first.setdefault(kind, name) == name:
+            yield name, BACKEND
+        else:
+            yield name, "aot_eager_decomp_partition"
+            yield pytest.param(name, BACKEND, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("name", "backend"), list(backends()))
+def test_compiles_to_one_graph(name, backend):
     torch._dynamo.reset()
     layer = make(name)
-    # Inductor takes many seconds. Chains of torch's own operators are traced as a whole instead.
-    entry = ATTENTIONS[name]
-    is_chain = bool(entry.parts) or entry.rows != "convex"
-    backend = "aot_eager_decomp_partition" if is_chain else BACKEND
     compiled = torch.compile(layer, fullgraph=True, backend=backend)
     x = torch.randn(2, 30, 32)
     out = compiled(x)

@@ -1,14 +1,16 @@
 """The `saccade` commands of the pages: found, checked, made small, and run."""
 
-import json
+import os
 import re
 import shlex
-import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from saccade import cli
 from saccade.config import list_recipes
+from tests.train.tiny_runs import processes
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
@@ -163,32 +165,37 @@ def _has_other_data(words: list[str]) -> bool:
     return words[1] in list_recipes() or any(word.startswith("data.name=") for word in words)
 
 
-RUN = """
-import json, shlex, sys, time
+def call(lines: list[list[str]], folder: Path, told: Path) -> None:
+    """Body of a process: run commands until one fails, and exit with its code."""
+    with told.open("w") as file:
+        os.dup2(file.fileno(), 2)
+    with (told.parent / f"{told.name}.out").open("w") as file:
+        os.dup2(file.fileno(), 1)
+    os.chdir(folder)
+    for words in lines:
+        sys.argv = ["saccade", *words]
+        try:
+            cli.main()
+            code: int | str = 0
+        except SystemExit as end:
+            code = end.code or 0
+        print(f"exit code {code} of saccade {shlex.join(words)}", file=sys.stderr, flush=True)
+        if code:
+            sys.exit(code)
 
-from saccade.cli import main
 
-for words in json.loads(sys.stdin.read()):
-    sys.argv = ["saccade", *words]
-    start = time.monotonic()
-    try:
-        main()
-        code = 0
-    except SystemExit as end:
-        code = end.code or 0
-    print(f"exit code {code} of saccade {shlex.join(words)}", file=sys.stderr, flush=True)
-    if code:
-        sys.exit(code)
-"""
+@dataclass(frozen=True)
+class Done:
+    """How a process ended: its exit code, and what it wrote to stderr."""
+
+    returncode: int | None
+    stderr: str
 
 
-def run(lines: list[list[str]], folder: Path, timeout: float) -> subprocess.CompletedProcess[str]:
-    """Run commands one after the other in one process, which pays for torch once."""
-    return subprocess.run(
-        [sys.executable, "-c", RUN],
-        input=json.dumps(lines),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
+def run(lines: list[list[str]], folder: Path, timeout: float) -> Done:
+    """Run commands one after the other in one process, forked from one that has loaded torch."""
+    with tempfile.TemporaryDirectory() as place, processes() as start:
+        told = Path(place) / "stderr"
+        process = start(call, lines, folder, told)
+        process.join(timeout)
+        return Done(process.exitcode, told.read_text())

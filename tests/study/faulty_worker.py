@@ -78,10 +78,10 @@ def main() -> None:
     out = Path(sys.argv[2])
     try:
         codes = run_workers(
-            "tests.study.faulty_worker",
             sys.argv[2:],
             2,
             attempts=Attempts(out / "attempts"),
+            module="tests.study.faulty_worker",
             is_work_left=lambda: any(is_left(out, piece) for piece in PIECES),
         )
     except SaccadeError as error:

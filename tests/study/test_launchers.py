@@ -79,7 +79,7 @@ def test_only_one_launcher_works_on_a_study(tmp_path: Path) -> None:
 def test_lost_jobs_are_submitted_again(
     tmp_path: Path, state: str, code: int, began: bool, is_alive: bool, is_lost: bool
 ) -> None:
-    task = Task("module", tmp_path, 0.0, ["run"], None, here=lambda: None)
+    task = Task(tmp_path, 0.0, ["run"], None, here=lambda: None)
     launcher, job = SlurmLauncher({}), Job("12_3", state, code)
     launcher._tries["run"] = 3
     if began:
@@ -90,7 +90,7 @@ def test_lost_jobs_are_submitted_again(
 
 
 def test_job_that_slurm_calls_cancelled_is_lost_while_others_are_alive(tmp_path: Path) -> None:
-    task = Task("module", tmp_path, 0.0, ["run"], None, here=lambda: None)
+    task = Task(tmp_path, 0.0, ["run"], None, here=lambda: None)
     launcher, job = SlurmLauncher({}), Job("12", "CANCELLED")
     assert launcher._is_lost(task, "run", job, is_alive=True)
     launcher._tries["run"] = 3
@@ -179,7 +179,7 @@ def forgetful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("forgetful")
 def test_forgotten_job_of_a_finished_run_is_not_submitted_again(tmp_path: Path) -> None:
-    task = Task("module", tmp_path, 0.0, ["run"], None, here=lambda: None)
+    task = Task(tmp_path, 0.0, ["run"], None, here=lambda: None)
     with task.attempts.ending(task.attempts.begin("run", 0)):
         pass
     jobs = {"run": "12_0"}

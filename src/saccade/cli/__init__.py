@@ -51,7 +51,7 @@ COMMANDS = {
     "predict": "Classify images with a run's model.",
     "explain": "Draw a run's attention maps and samples of its data.",
     "export": "Write a model as ONNX, pt2 or a folder for the Hub.",
-    "compare": "Train several attentions under the same settings and compare them.",
+    "compare": "Train attentions under the same settings and compare them.",
     "tune": "Search a recipe's settings by validation accuracy.",
     "convert": "Convert a trained softmax ViT to another attention.",
     "list": "List models, attentions, datasets or recipes.",

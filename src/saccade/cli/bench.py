@@ -12,13 +12,8 @@ from saccade.cli.options import AsJson, Device, Out, Passes, Threads, numbers, w
 from saccade.cli.terminal import finish, print_tables
 
 if TYPE_CHECKING:
-    import torch
-
-    from saccade.bench.model import ModelResult, ModelRow
-    from saccade.bench.plan import ModelPlan
     from saccade.bench.presets import Preset
     from saccade.bench.results import AttentionResult, Row
-    from saccade.bench.tables import Table
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=False)
 
@@ -166,6 +161,32 @@ def _show_attention(result: AttentionResult, plan: Preset) -> None:
         typer.echo(remark)
 
 
+ModelNames = Annotated[
+    str | None,
+    typer.Option(
+        "--model", help="Names of models, separated by commas; default: vit_small_patch16_224."
+    ),
+]
+AttentionNames = Annotated[
+    str | None,
+    typer.Option(
+        "--attention",
+        help="Names of attentions, separated by commas; default: softmax,taylorshift, or all "
+        "with TARGET.",
+    ),
+]
+ImageSizes = Annotated[
+    str | None,
+    typer.Option(
+        help="Sides of square images in pixels, or lengths of sequences, separated by commas; "
+        "default: 224, or 1 to 4 times the own size of TARGET."
+    ),
+]
+PatchSizes = Annotated[
+    str | None, typer.Option(help="Patch sizes, separated by commas; default: the model's own.")
+]
+
+
 @app.command()
 def model(
     target: Annotated[
@@ -176,40 +197,17 @@ def model(
             "and at larger sizes, and its efficiency.",
         ),
     ] = None,
-    models: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            help="Names of models, separated by commas; default: vit_small_patch16_224.",
-        ),
-    ] = None,
-    attentions: Annotated[
-        str | None,
-        typer.Option(
-            "--attention",
-            help="Names of attentions, separated by commas; default: softmax,taylorshift, or all "
-            "with TARGET.",
-        ),
-    ] = None,
-    image_size: Annotated[
-        str | None,
-        typer.Option(
-            help="Sides of square images in pixels, or lengths of sequences, separated by commas; "
-            "default: 224, or 1 to 4 times the own size of TARGET."
-        ),
-    ] = None,
-    patch_size: Annotated[
-        str | None,
-        typer.Option(help="Patch sizes, separated by commas; default: the model's own."),
-    ] = None,
+    models: ModelNames = None,
+    attentions: AttentionNames = None,
+    image_size: ImageSizes = None,
+    patch_size: PatchSizes = None,
     batch: Annotated[int, typer.Option(help="Batch size.")] = 8,
     passes: Annotated[
         str, typer.Option(help="forward, training (with an AdamW step), or both.")
     ] = "forward,training",
     compiled: Annotated[bool, typer.Option("--compile", help="Use torch.compile.")] = False,
     autocast: Annotated[
-        bool | None,
-        typer.Option(help="Autocast to bfloat16; default: only on a GPU."),
+        bool | None, typer.Option(help="Autocast to bfloat16; default: only on a GPU.")
     ] = None,
     preset: Annotated[
         str | None,
@@ -230,85 +228,25 @@ def model(
     """
     import torch
 
-    from saccade.bench.plan import ModelPlan, make_cases, preset_plan
-    from saccade.cli.bench_target import measure_target, refuse_options
+    from saccade.cli.bench_model import ModelOptions, measure_grid, measure_target
     from saccade.environment import resolve_device
 
     chosen = resolve_device(device)
-    in_bf16 = chosen.type == "cuda" if autocast is None else autocast
     if threads is not None:
         torch.set_num_threads(threads)
+    options = ModelOptions(
+        words("--model", models),
+        words("--attention", attentions),
+        numbers("--image-size", image_size),
+        numbers("--patch-size", patch_size),
+        words("--passes", passes),
+        batch,
+        compiled=compiled,
+        autocast=chosen.type == "cuda" if autocast is None else autocast,
+        preset=preset,
+        seconds=seconds,
+    )
     if target is not None:
-        refuse_options(models, patch_size, preset, compiled=compiled)
-        measure_target(
-            target,
-            chosen,
-            attentions=words("--attention", attentions),
-            sizes=numbers("--image-size", image_size),
-            passes=words("--passes", passes),
-            batch=batch,
-            seconds=2.0 if seconds is None else seconds,
-            autocast=in_bf16,
-            out=out,
-            as_json=as_json,
-        )
-        return
-    if preset is not None:
-        plan = preset_plan(preset)
+        measure_target(target, options, chosen, out, as_json=as_json)
     else:
-        cases = make_cases(
-            words("--model", "vit_small_patch16_224" if models is None else models),
-            words("--attention", "softmax,taylorshift" if attentions is None else attentions),
-            numbers("--image-size", "224" if image_size is None else image_size),
-            numbers("--patch-size", patch_size) or None,
-            words("--passes", passes),
-            batch=batch,
-            compiled=compiled,
-            autocast=in_bf16,
-        )
-        plan = ModelPlan(cases)
-    default = 1.0 if chosen.type == "cuda" else 2.0
-    seconds = default if seconds is None else seconds
-    _measure_models(plan, chosen, seconds, out, as_json=as_json)
-
-
-def _measure_models(
-    plan: ModelPlan, device: torch.device, seconds: float, out: Path | None, *, as_json: bool
-) -> None:
-    """Measure all cases, print the result and write its files; Ctrl-C keeps the rows so far."""
-    from saccade.bench.findings import check_folder, write_model
-    from saccade.bench.model import ModelResult, check_cases, run_models
-    from saccade.bench.plan import model_verdicts
-    from saccade.environment import describe_environment, hardware_slug
-
-    check_cases(plan.cases)
-    if out is not None:
-        check_folder(out)
-    result = ModelResult(describe_environment(device))
-    try:
-        run_models(result, plan.cases, device, seconds=seconds, report=_say_model)
-    except KeyboardInterrupt:
-        typer.echo(f"interrupted after {len(result.rows)} rows", err=True)
-    targets = model_verdicts(result, plan) if plan.targets else None
-    write = None
-    if out is not None:
-        write = partial(write_model, result, targets, out, hardware_slug(device))
-    finish(result, partial(_show_models, result, targets), write, as_json=as_json)
-
-
-def _say_model(row: ModelRow, done: int, total: int) -> None:
-    from saccade.bench.tables import number
-
-    case = row.case
-    what = f"{case.model} {case.attention} {case.image_size} px {case.direction}"
-    found = f"{number(row.img_per_s)} images/s" if row.timing else row.reason
-    typer.echo(f"[{done}/{total}] {what}: {found}", err=True)
-
-
-def _show_models(result: ModelResult, targets: Table | None) -> None:
-    from saccade.bench.tables import unsteady
-
-    print_tables([result.table(), *([] if targets is None else [targets])])
-    timings = {f"{r.case.model}, {r.case.attention}": r.timing for r in result.rows}
-    if remark := unsteady(timings):
-        typer.echo(remark)
+        measure_grid(options, chosen, out, as_json=as_json)

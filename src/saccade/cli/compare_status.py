@@ -21,7 +21,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.callback()
 def _compare() -> None:
-    """Train several attentions under the same settings and compare them."""
+    """Train attentions under the same settings and compare them."""
 
 
 @app.command()

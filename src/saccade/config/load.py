@@ -41,21 +41,6 @@ from saccade.io import decode_text, parse_yaml, read_yaml
 from saccade.synonyms import synonyms
 from saccade.upgrades import CONFIG_VERSION, former_attention_options, former_overrides, renamed
 
-__all__ = [
-    "Config",
-    "differences",
-    "dump_config",
-    "keys_called",
-    "list_recipes",
-    "load_config",
-    "make_config",
-    "parse_config",
-    "recipe_text",
-    "similar_keys",
-    "with_overrides",
-    "with_values",
-]
-
 MAX_FAULTS = 5  # faults listed in one message
 
 

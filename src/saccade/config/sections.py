@@ -21,21 +21,6 @@ from pydantic import (
     model_validator,
 )
 
-__all__ = [
-    "CANDIDATES",
-    "AugmentConfig",
-    "DataConfig",
-    "InitConfig",
-    "ModelConfig",
-    "OptimConfig",
-    "Range",
-    "RunConfig",
-    "SearchSpace",
-    "Section",
-    "TrainConfig",
-    "TuneConfig",
-]
-
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]

@@ -168,7 +168,7 @@ def _split_arrays(arrays: Arrays, config: DataConfig) -> Splits:
 
 def _hold_out(train: Split, test: Split, names: tuple[str, ...], config: DataConfig) -> Splits:
     """Apply `num_train`, `num_test` and folds, hold out validation, and compute statistics."""
-    from saccade.data.normalization import measure_channels
+    from saccade.data.decoding import measure_channels
     from saccade.data.splits import DatasetInfo, Splits, hold_out_validation, limit_and_fold
 
     train, test = limit_and_fold(train, test, config)

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from saccade.config import DataConfig
 from saccade.data.bad_images import bad_image_limit
+from saccade.data.decoding import measure_channels
 from saccade.data.folder_files import class_names, labeled_images, names_in, split_folders
 from saccade.data.images import DEFAULT_IMAGE_SIZE, printable, read_image
-from saccade.data.normalization import measure_channels
 from saccade.data.splits import (
     Box,
     DatasetInfo,

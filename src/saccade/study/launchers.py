@@ -41,8 +41,6 @@ class Task:
     """Work on a study that a launcher places.
 
     Attributes:
-        module: Module of a worker, run as `python -m MODULE FOLDER SINCE [UNIT]`. Without a unit, a
-            worker takes any unit that is free.
         folder: Folder of the study, with a folder `attempts`.
         since: Failures before this time are tried again.
         units: Parts of the work that can run at the same time, each as a job.
@@ -50,7 +48,6 @@ class Task:
         here: Does all the work in this process.
     """
 
-    module: str
     folder: Path
     since: float
     units: Sequence[str]
@@ -83,13 +80,8 @@ def local(task: Task) -> list[int]:
     if task.jobs == 1:
         task.here()
         return []
-    return run_workers(
-        task.module,
-        [str(task.folder), str(task.since)],
-        task.jobs or len(task.units),
-        attempts=task.attempts,
-        is_work_left=lambda: True,  # a worker that finds no work exits
-    )
+    jobs = task.jobs or len(task.units)
+    return run_workers([str(task.folder), str(task.since)], jobs, attempts=task.attempts)
 
 
 def choose_launcher(name: str, options: Sequence[str] = ()) -> Launcher:

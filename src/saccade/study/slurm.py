@@ -98,7 +98,7 @@ class SlurmLauncher:
                     **self.options,
                 },
             )
-            work = [_Work(task.module, task.folder.resolve(), task.since, unit) for unit in units]
+            work = [_Work(task.folder.resolve(), task.since, unit) for unit in units]
             with redirect_stderr(io.StringIO()), _uninterrupted():  # submitit prints what it raises
                 submitted = executor.map_array(_Work.run, work)
                 jobs = {unit: str(job.job_id) for unit, job in zip(units, submitted, strict=True)}
@@ -172,7 +172,6 @@ class SlurmLauncher:
 class _Work:
     """What a job does: the worker of one unit."""
 
-    module: str
     folder: Path
     since: float
     unit: str
@@ -193,13 +192,8 @@ class _Work:
         attempts = Attempts(self.folder / "attempts")
         with stop_signals() as stop:
             try:
-                codes = run_workers(
-                    self.module,
-                    [str(self.folder), str(self.since), self.unit],
-                    1,
-                    attempts=attempts,
-                    is_work_left=lambda: True,
-                )
+                arguments = [str(self.folder), str(self.since), self.unit]
+                codes = run_workers(arguments, 1, attempts=attempts)
             except Preempted as error:
                 if stop.signal != signal.SIGUSR1:
                     return error.exit_code

@@ -32,6 +32,7 @@ from saccade.train.signals import (
     kill_if_hung,
     stat_fields,
     stop_signals,
+    stopped_by,
 )
 
 __all__ = [
@@ -148,12 +149,12 @@ def _hang_limit_s() -> float:
 
 
 def run_workers(
-    module: str,
     arguments: Sequence[str],
     jobs: int,
     *,
     attempts: Attempts,
-    is_work_left: Callable[[], bool],
+    module: str = "saccade.study.worker",
+    is_work_left: Callable[[], bool] = lambda: True,
 ) -> list[int]:
     """Run `python -m module arguments` in `jobs` processes and wait for them.
 
@@ -191,8 +192,7 @@ def run_workers(
                 worker.kill()
                 worker.process.wait()
     if is_stopped:
-        kind = Interrupted if stop.signal == signal.SIGINT else Preempted
-        raise kind("all workers saved and stopped; go on with --resume")
+        raise stopped_by(stop.signal, "all workers saved and stopped; go on with --resume")
     return codes
 
 
@@ -267,8 +267,7 @@ def tell_skipped(run: RunFolder) -> None:
 def leave_if_asked(stop: StopRequest, between: str) -> None:
     """Raise if a signal asked to stop. `between` names the units of work for the message."""
     if stop.signal:
-        kind = Interrupted if stop.signal == signal.SIGINT else Preempted
-        raise kind(f"stopped between {between}; go on with --resume")
+        raise stopped_by(stop.signal, f"stopped between {between}; go on with --resume")
 
 
 def join_parent() -> None:

@@ -60,12 +60,12 @@ def swapped_in(model: nn.Module, weights: Weights | None) -> Iterator[None]:
     if weights is None:
         yield
         return
-    own, live = model.state_dict(), snapshot(model)
-    _fill(own, weights)
+    live = snapshot(model)
+    _fill(model.state_dict(), weights)
     try:
         yield
     finally:
-        _fill(own, live)
+        _fill(model.state_dict(), live)  # anew: FSDP shards its parameters again
 
 
 class MovingAverage:
@@ -180,6 +180,7 @@ def save(run: RunFolder, state: TrainingState, ranks: Ranks, *, keep: int) -> No
                 f"{name} is not finite after step {state.position.step}; no checkpoint was saved. "
                 "Try a lower optim.lr"
             )
+    kind, keys, *rest = np.random.get_state()
     with run.new_checkpoint(state.position.step) as folder:
         for name, tensors in files.items():
             write_tensors(tensors, folder / f"{name}.safetensors")
@@ -187,7 +188,7 @@ def save(run: RunFolder, state: TrainingState, ranks: Ranks, *, keep: int) -> No
             "position": asdict(state.position),
             "scaler": state.scaler.state_dict(),
             "python": random.getstate(),
-            "numpy": _numpy_state(),
+            "numpy": [kind, np.asarray(keys).tolist(), *rest],
         }
         write_json(folder / "trainer.json", host, indent=None)
     run.rotate(keep)
@@ -253,8 +254,3 @@ def _restore_generators(states: Weights) -> None:
     torch.set_rng_state(states["cpu"])
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])
-
-
-def _numpy_state() -> list[Any]:
-    kind, keys, *rest = np.random.get_state()
-    return [kind, np.asarray(keys).tolist(), *rest]

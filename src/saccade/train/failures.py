@@ -49,13 +49,10 @@ RESUMABLE = "the saved checkpoints are intact, go on with --resume"
 
 def before_training(act: Callable[[], T]) -> T:
     """Load or build something; raise `TrainingError` if memory runs out."""
-    return translate_out_of_memory(act, _too_little_memory)
-
-
-def _too_little_memory() -> TrainingError:
-    return TrainingError(
+    message = (
         "out of memory before the first step: use a smaller model, image size or data.num_train"
     )
+    return translate_out_of_memory(act, lambda: TrainingError(message))
 
 
 def run_on_main(ranks: Ranks, run: RunFolder, act: Callable[[], T]) -> T:

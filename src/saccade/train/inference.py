@@ -1,4 +1,4 @@
-"""Evaluate a trained model on a split, and classify single images with it."""
+"""Evaluate a trained model on a split, and classify single images or sequences with it."""
 
 from __future__ import annotations
 

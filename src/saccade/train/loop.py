@@ -9,7 +9,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from signal import SIGINT
 from typing import Any, cast
 
 import torch
@@ -17,7 +16,7 @@ from torch import nn
 
 from saccade.config import Config
 from saccade.data import Loader, Split, Splits, make_loader
-from saccade.errors import ConfigError, Preempted, TrainingError
+from saccade.errors import ConfigError, TrainingError
 from saccade.models import VisionTransformer, count_flops
 from saccade.runs import Checkpoint, RunFolder
 from saccade.train import checkpoint
@@ -38,7 +37,7 @@ from saccade.train.run_summary import (
     skipped_images,
     start_peak_memory,
 )
-from saccade.train.signals import Interrupted, StopRequest
+from saccade.train.signals import StopRequest, stopped_by
 from saccade.train.step import Stepper
 from saccade.train.teacher import read_teacher
 from saccade.train.trackers import Tracker
@@ -348,8 +347,8 @@ class Trainer:
         return self.ranks.highest(self.stop.signal)[0] if now else 0
 
     def _leave(self, signal: int) -> None:
-        kind = Interrupted if signal == SIGINT else Preempted
-        raise kind(f"stopped at step {self.at.step} and saved; go on with --resume")
+        message = f"stopped at step {self.at.step} and saved; go on with --resume"
+        raise stopped_by(signal, message)
 
     def _stop_if_bad(self) -> None:
         """Raise if a step since the last call was not finite; the weights kept their values."""

@@ -55,7 +55,7 @@ def describe_run(
             "num_classes": info.num_classes,
             "image_size": list(info.image_size),
             "channels": info.channels,
-            **(_sequence_record(info) if info.is_sequence else {}),
+            **({"kind": info.kind, "symbols": list(info.symbols)} if info.is_sequence else {}),
         },
         "config": values,
         "environment": {name: str(machine[name]) for name in kept if machine.get(name)},
@@ -68,11 +68,6 @@ def describe_run(
         else {"accuracy": accuracy, "count": summary["test_count"]},
         "fingerprint": fingerprint(model.state_dict()),
     }
-
-
-def _sequence_record(info: DatasetInfo) -> dict[str, Any]:
-    """What a saved sequence model must know of its data besides its own config."""
-    return {"kind": info.kind, "symbols": list(info.symbols)}
 
 
 def _accuracy(summary: Mapping[str, Any], which: str) -> float | None:

@@ -35,6 +35,7 @@ __all__ = [
     "kill_if_hung",
     "stat_fields",
     "stop_signals",
+    "stopped_by",
 ]
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
@@ -64,6 +65,11 @@ class Interrupted(Preempted):
     """Stopped by Ctrl-C: saved and resumable like `Preempted`, with the exit code 130."""
 
     exit_code = 130
+
+
+def stopped_by(number: int, message: str) -> Preempted:
+    """The error of work that a signal stopped after it was saved."""
+    return (Interrupted if number == signal.SIGINT else Preempted)(message)
 
 
 class StopRequest:

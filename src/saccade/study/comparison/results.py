@@ -97,10 +97,6 @@ def collect(folder: ComparisonFolder) -> dict[str, Any]:
     }
 
 
-def _has_local_conv(plan: Plan) -> bool:
-    return bool(plan.base.model.overrides.get("local_conv"))
-
-
 @dataclass(frozen=True)
 class _Table:
     """One table of the comparison: its statistics, and its rows and pairs as JSON values."""
@@ -133,11 +129,12 @@ def _table(
     _check_images(found)
     claims = {claim.first: claim for claim in found.against_baseline}
     setups = {job.attention: job.setup for job in jobs}
+    has_local_conv = bool(plan.base.model.overrides.get("local_conv"))
     rows = [
         {
             "attention": name,
             "setup": setups[name],
-            "kind": describe_kind(name, local_conv=_has_local_conv(plan)),
+            "kind": describe_kind(name, local_conv=has_local_conv),
             "length": ATTENTIONS[name].length,
             "runs": len(variants[name].summaries),
             **_accuracy(found.accuracies[name]),

@@ -42,7 +42,6 @@ from saccade.train.torch_flags import check_machine, set_up_machine, uses_cuda
 
 __all__ = ["compare", "estimate", "failed_runs"]
 
-WORKER = "saccade.study.worker"
 MAX_ON_CPU = 4
 
 
@@ -99,7 +98,6 @@ def _search(folder: ComparisonFolder, jobs: int | None, launcher: Launcher, *, q
     say = (lambda line: None) if quiet else print_line
     own = folder.search(folder.plan.baseline)
     task = Task(
-        WORKER,
         folder.path,
         since,
         units=[unit_of(name) for name in names],
@@ -200,13 +198,13 @@ def _training(folder: ComparisonFolder, since: float, jobs: int | None, *, is_lo
     if jobs is None and is_local:
         jobs = _default_jobs(folder.plan.config(runs[0]), len(runs)) if waiting else 1
     here = partial(work, folder, since=since)
-    return Task(WORKER, folder.path, since, units=waiting, jobs=jobs, here=here)
+    return Task(folder.path, since, units=waiting, jobs=jobs, here=here)
 
 
 def _measuring(folder: ComparisonFolder, since: float) -> Task:
     """The measurements, which start after all runs have ended."""
     here = partial(measure, folder)
-    return Task(WORKER, folder.path, since, units=[MEASURES], jobs=1, here=here)
+    return Task(folder.path, since, units=[MEASURES], jobs=1, here=here)
 
 
 def _write(folder: ComparisonFolder) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from saccade.config import Config, dump_config, with_values
 from saccade.errors import ConfigError
 from saccade.io import locked, write_file
-from saccade.plotting import draw_with_fonts
+from saccade.plotting import draw_in_style, new_figure
 from saccade.study.tuning.folder import METRICS, TuningFolder
 from saccade.version import __version__
 
@@ -175,7 +175,7 @@ def _draw_history(results: dict[str, Any]) -> Any:
     Pruned and failed trials are marked on the x axis. The last value of a pruned trial is not
     plotted, because it is from an earlier epoch than the other values.
     """
-    figure, axes = _figure(7, 4)
+    figure, axes = _axes(7, 4)
     done = [
         (row["number"], row["value"]) for row in results["trials"] if row["state"] == "complete"
     ]
@@ -203,7 +203,7 @@ def _draw_history(results: dict[str, Any]) -> Any:
 def _draw_importance(results: dict[str, Any]) -> Any:
     """Bar chart of the importance of each key, the largest on top."""
     shares = sorted(results["importance"].items(), key=lambda item: item[1])
-    figure, axes = _figure(7, 1.4 + 0.4 * len(shares))
+    figure, axes = _axes(7, 1.4 + 0.4 * len(shares))
     bars = axes.barh([key for key, _ in shares], [share for _, share in shares], color=BLUE)
     axes.bar_label(bars, fmt="{:.0%}", padding=3)
     axes.set_xlim(0, 1.12 * max(share for _, share in shares))
@@ -217,12 +217,8 @@ def _draw_importance(results: dict[str, Any]) -> Any:
     return figure
 
 
-def _figure(width: float, height: float) -> tuple[Any, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
+def _axes(width: float, height: float) -> tuple[Any, Any]:
+    figure = new_figure(width, height, layout="constrained")
     axes = figure.subplots()
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -231,16 +227,12 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
 
 
 def _save(make: Callable[[], Any], stem: Path) -> list[Path]:
-    import matplotlib
+    def draw() -> list[Path]:
+        figure, paths = make(), [stem.with_suffix(f".{kind}") for kind in ("png", "svg")]
+        for path in paths:
+            kind = path.suffix[1:]
+            metadata = {"Date": None} if kind == "svg" else None
+            write_file(path, partial(figure.savefig, format=kind, dpi=150, metadata=metadata))
+        return paths
 
-    def in_fonts(families: list[str]) -> list[Path]:
-        with matplotlib.rc_context({"font.family": families}):
-            figure = make()
-            paths = [stem.with_suffix(f".{kind}") for kind in ("png", "svg")]
-            for path in paths:
-                kind = path.suffix[1:]
-                metadata = {"Date": None} if kind == "svg" else None
-                write_file(path, partial(figure.savefig, format=kind, dpi=150, metadata=metadata))
-            return paths
-
-    return draw_with_fonts(in_fonts)
+    return draw_in_style(draw, {})

@@ -96,7 +96,6 @@ def tune(
         share_unfinished(folder, jobs, busy={int(index) for index in living_jobs(folder.path)})
         codes = launcher(
             Task(
-                "saccade.study.worker",
                 folder.path,
                 since,
                 units=[str(index) for index in range(jobs)],

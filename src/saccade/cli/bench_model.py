@@ -1,8 +1,9 @@
-"""`saccade bench model TARGET`: every attention in the model of a recipe, a run or a name."""
+"""`saccade bench model`: models on a grid, or every attention in the model of one target."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,13 @@ from saccade.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
+    from saccade.bench.model import ModelResult, ModelRow
+    from saccade.bench.tables import Table
     from saccade.bench.verdict.findings import VerdictFindings
     from saccade.bench.verdict.subject import Subject
     from saccade.config import Config
 
-__all__ = ["measure_target", "refuse_options", "subject_of"]
+__all__ = ["ModelOptions", "measure_grid", "measure_target", "subject_of"]
 
 
 def subject_of(word: str) -> Subject:
@@ -93,29 +96,82 @@ def _side(size: int | Sequence[int]) -> int:
     return int(sides[0])
 
 
-def refuse_options(
-    models: str | None, patch_size: str | None, preset: str | None, *, compiled: bool
+@dataclass(frozen=True)
+class ModelOptions:
+    """The options of `saccade bench model`; None and empty lists mean the default."""
+
+    models: list[str]
+    attentions: list[str]
+    sizes: list[int]
+    patch_sizes: list[int]
+    passes: list[str]
+    batch: int
+    compiled: bool
+    autocast: bool
+    preset: str | None
+    seconds: float | None
+
+
+def measure_grid(
+    options: ModelOptions, device: torch.device, out: Path | None, *, as_json: bool
 ) -> None:
-    """Refuse options that TARGET replaces."""
-    given = {"--model": models, "--patch-size": patch_size, "--preset": preset}
-    given["--compile"] = "given" if compiled else None
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(f"TARGET and {name} cannot be combined: give one of them")
+    """Measure all cases, print the result and write its files; Ctrl-C keeps the rows so far."""
+    from saccade.bench.findings import check_folder, write_model
+    from saccade.bench.model import ModelResult, check_cases, run_models
+    from saccade.bench.plan import ModelPlan, make_cases, model_verdicts, preset_plan
+    from saccade.environment import describe_environment, hardware_slug
+
+    if options.preset is not None:
+        plan = preset_plan(options.preset)
+    else:
+        cases = make_cases(
+            options.models or ["vit_small_patch16_224"],
+            options.attentions or ["softmax", "taylorshift"],
+            options.sizes or [224],
+            options.patch_sizes or None,
+            options.passes,
+            batch=options.batch,
+            compiled=options.compiled,
+            autocast=options.autocast,
+        )
+        plan = ModelPlan(cases)
+    check_cases(plan.cases)
+    if out is not None:
+        check_folder(out)
+    default = 1.0 if device.type == "cuda" else 2.0
+    seconds = default if options.seconds is None else options.seconds
+    result = ModelResult(describe_environment(device))
+    try:
+        run_models(result, plan.cases, device, seconds=seconds, report=_say_row)
+    except KeyboardInterrupt:
+        _say(f"interrupted after {len(result.rows)} rows")
+    targets = model_verdicts(result, plan) if plan.targets else None
+    write = None
+    if out is not None:
+        write = partial(write_model, result, targets, out, hardware_slug(device))
+    finish(result, partial(_show_models, result, targets), write, as_json=as_json)
+
+
+def _say_row(row: ModelRow, done: int, total: int) -> None:
+    from saccade.bench.tables import number
+
+    case = row.case
+    what = f"{case.model} {case.attention} {case.image_size} px {case.direction}"
+    found = f"{number(row.img_per_s)} images/s" if row.timing else row.reason
+    _say(f"[{done}/{total}] {what}: {found}")
+
+
+def _show_models(result: ModelResult, targets: Table | None) -> None:
+    from saccade.bench.tables import unsteady
+
+    print_tables([result.table(), *([] if targets is None else [targets])])
+    timings = {f"{r.case.model}, {r.case.attention}": r.timing for r in result.rows}
+    if remark := unsteady(timings):
+        typer.echo(remark)
 
 
 def measure_target(
-    target: str,
-    device: torch.device,
-    *,
-    attentions: Sequence[str],
-    sizes: Sequence[int],
-    passes: Sequence[str],
-    batch: int,
-    seconds: float,
-    autocast: bool,
-    out: Path | None,
-    as_json: bool,
+    target: str, options: ModelOptions, device: torch.device, out: Path | None, *, as_json: bool
 ) -> None:
     """Measure the model of a target, and show and write what was found."""
     from saccade.bench.findings import check_folder, write_findings
@@ -125,28 +181,52 @@ def measure_target(
     from saccade.environment import describe_environment, hardware_slug
     from saccade.layers import ATTENTIONS
 
-    directions = check_passes(passes)
+    _refuse_replaced(options)
+    passes = check_passes(options.passes)
     subject = subject_of(target)
-    names = list(dict.fromkeys(["softmax", *(attentions or [*ATTENTIONS, subject.attention])]))
+    asked = options.attentions or [*ATTENTIONS, subject.attention]
+    names = list(dict.fromkeys(["softmax", *asked]))
     for name in names:
         ATTENTIONS[name]  # raises for an unknown name
-    grid = sorted(sizes) if sizes else subject.sizes(FACTORS)
+    grid = sorted(options.sizes) if options.sizes else subject.sizes(FACTORS)
     facts = [subject.facts(size) for size in grid]  # raises for a size that cannot be built
     if out is not None:
         check_folder(out)
     findings = VerdictFindings(describe_environment(device), subject, facts[0])
-    options: dict[str, Any] = {"passes": directions, "autocast": autocast, "report": _say}
+    seconds = 2.0 if options.seconds is None else options.seconds
+    shared: dict[str, Any] = {"passes": passes, "autocast": options.autocast, "report": _say}
     try:
-        into = (findings.points, findings.remarks)
-        measure_sizes(subject, names, grid, device, *into, batch=batch, seconds=seconds, **options)
+        measure_sizes(
+            subject,
+            names,
+            grid,
+            device,
+            findings.points,
+            findings.remarks,
+            batch=options.batch,
+            seconds=seconds,
+            **shared,
+        )
         for name in dict.fromkeys(("softmax", subject.attention)):
-            found = measure_efficiency(subject, name, device, seconds=min(seconds, 1.0), **options)
+            found = measure_efficiency(subject, name, device, seconds=min(seconds, 1.0), **shared)
             findings.efficiency.append(found)
         findings.complete = True
     except KeyboardInterrupt:
         _say(f"interrupted after {len(findings.points)} times")
     write = None if out is None else partial(write_findings, findings, out, hardware_slug(device))
     finish(findings, partial(_show, findings), write, as_json=as_json)
+
+
+def _refuse_replaced(options: ModelOptions) -> None:
+    """Refuse options that TARGET replaces."""
+    for name, is_given in (
+        ("--model", options.models),
+        ("--patch-size", options.patch_sizes),
+        ("--preset", options.preset is not None),
+        ("--compile", options.compiled),
+    ):
+        if is_given:
+            raise ConfigError(f"TARGET and {name} cannot be combined: give one of them")
 
 
 def _say(line: str) -> None:
