@@ -75,17 +75,17 @@ def generated(
     digest = hashlib.sha256(spec.encode()).hexdigest()[:12]
     path = cache_dir() / f"{name}-{digest}-{part}-{count}.safetensors"
     if is_cached(path):
-        return _read(path)
+        return _read(path, spec, count)
     with locked(path, lambda: _log.warning("waiting for another process that writes %s", path)):
         if is_cached(path):
-            return _read(path)
+            return _read(path, spec, count)
         remove_leftovers(path)
         _log.info("generating %d items of %s (%s) into %s", count, name, part, path)
         items = make_items(make, count, workers)
         _check_distinct(items, name)
         metadata = {"sha256": _sha256(items), "options": spec}
         write_atomically(path, save(items, metadata))
-    return _read(path)
+    return _read(path, spec, count)
 
 
 def _check_distinct(items: Mapping[str, Tensor], name: str) -> None:
@@ -100,19 +100,22 @@ def _check_distinct(items: Mapping[str, Tensor], name: str) -> None:
         )
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def _read(path: Path, spec: str, count: int) -> dict[str, Tensor]:
+    """The items in a file, which must be `count` items of what `spec` says."""
     try:
         io.check_regular(path)
         with safe_open(path, framework="pt") as file:
             metadata = cast(dict[str, str], file.metadata())
             items = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            stored = metadata["sha256"]
+            stored, options = metadata["sha256"], metadata["options"]
     except (OSError, SafetensorError, KeyError, TypeError) as error:
         raise DataError(
             f"{path} is not a complete data set ({error}): delete it, to generate it again"
         ) from None
     if _sha256(items) != stored:
         raise DataError(f"{path} is damaged: delete it, to generate it again")
+    if options != spec or any(len(array) != count for array in items.values()):
+        raise DataError(f"{path} holds other items: delete it, to generate it again")
     return items
 
 

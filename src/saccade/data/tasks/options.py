@@ -8,7 +8,7 @@ from typing import Any
 
 from saccade.config import DataConfig
 from saccade.data.tasks.pathfinder import SETTINGS, PathfinderSettings
-from saccade.errors import ConfigError, UnknownNameError
+from saccade.errors import MAX_VALUE, ConfigError, UnknownNameError, shorten
 
 __all__ = [
     "GENERATED",
@@ -21,6 +21,11 @@ __all__ = [
 
 GENERATED = ("listops_lra", "listops_taylorshift", "pathfinder", "recall")
 MAX_SYMBOLS = 1 << 15
+MAX_LENGTH = 1 << 20
+"""Longest sequence."""
+_MOST = {"seed": (1 << 64) - 1, "cells": 16}
+MAX_SIZE = 128
+"""Largest count or size of an option of pathfinder: the side of its larger images."""
 _LEAST = {"seed": 0, "num_distractors": 0}
 _COUNTS = ("contour_length", "num_distractors", "distractor_length", "cells")  # of pathfinder
 _RECALL: dict[str, Any] = {"num_pairs": 16, "num_keys": 64, "num_values": 16, "length": None}
@@ -63,9 +68,14 @@ def _check(config: DataConfig, name: str, value: object) -> None:
     is_size = config.name == "pathfinder" and name not in (*_COUNTS, "seed")
     is_number = isinstance(value, (int, float) if is_size else int) and not isinstance(value, bool)
     least = _LEAST.get(name, 0 if is_size else 1)
-    if not is_number or value < least or (is_size and value == 0 and name != "margin"):  # type: ignore[operator]
+    most = _MOST.get(name, MAX_SIZE if config.name == "pathfinder" else MAX_LENGTH)
+    is_allowed = is_number and least <= value <= most  # type: ignore[operator]
+    if not is_allowed or (is_size and value == 0 and name != "margin"):
         what = "a number above 0" if is_size else f"an integer of at least {least}"
-        raise ConfigError(f"data.options.{name} must be {what}, got {value!r}")
+        raise ConfigError(
+            f"data.options.{name} must be {what} and at most {most}, got "
+            f"{shorten(repr(value), MAX_VALUE)}"
+        )
 
 
 def recall_options(options: Mapping[str, Any]) -> dict[str, int]:
