@@ -12,7 +12,7 @@ import typer
 from saccade.cli.runs import check_onnx_use, is_onnx, open_run_or_model
 from saccade.cli.sources import PRETRAINED_HELP, choose_pretrained
 from saccade.cli.streams import escape, say
-from saccade.cli.tables import cells, fit, padded, terminal_width
+from saccade.cli.tables import cells, fit, in_words, padded, terminal_width
 from saccade.errors import ConfigError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -95,8 +95,9 @@ def _evaluate_onnx(
 
 
 def _table(result: dict[str, Any]) -> str:
-    scalars = {k: v for k, v in result.items() if not isinstance(v, list | dict)}
-    lines = [f"{name.replace('_', ' '):<22}{_short(value)}" for name, value in scalars.items()]
+    noun = result.get("input", "image")
+    scalars = {k: v for k, v in result.items() if not isinstance(v, list | dict) and k != "input"}
+    lines = [f"{in_words(name, noun):<22}{_short(value)}" for name, value in scalars.items()]
     lines += ["", "accuracy by class", *_class_lines(result)]
     if len(result["confusion"]) <= MAX_CONFUSION_CLASSES:
         lines += ["", "confusion (a row for each true class, a column for each predicted one)"]

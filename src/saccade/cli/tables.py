@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["cells", "fit", "padded", "print_table", "terminal_width"]
+__all__ = ["cells", "fit", "in_words", "padded", "print_table", "terminal_width"]
 
 
 def print_table(title: str, columns: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
@@ -84,3 +84,9 @@ def cells(text: str) -> int:
     from rich.cells import cell_len
 
     return cell_len(text)
+
+
+def in_words(key: str, noun: str) -> str:
+    """A key of a result for people, with what the inputs are."""
+    words = {"img_per_s": f"{noun}s per s", "skipped_images": f"skipped {noun}s"}
+    return words[key] if noun != "image" and key in words else key.replace("_", " ")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saccade.cli.streams import say
+from saccade.cli.tables import in_words
 from saccade.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -95,9 +96,18 @@ def _show(values: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(values))
         return
-    width = max(map(len, values))
+    noun = _noun(values)
+    names = {name: in_words(name, noun) for name in values}
+    width = max(map(len, names.values()))
     for name, value in values.items():
-        typer.echo(f"{name.replace('_', ' '):<{width}}  {_shown(value)}")
+        typer.echo(f"{names[name]:<{width}}  {_shown(value)}")
+
+
+def _noun(values: dict[str, Any]) -> str:
+    """What the inputs of the run are, in the singular."""
+    from saccade.runs import RunFolder, noun_of
+
+    return noun_of(RunFolder(values["run"]).dataset().get("kind")) if "run" in values else "image"
 
 
 def _shown(value: Any) -> str:

@@ -36,6 +36,8 @@ _SHAPES_SAMPLE, _STREAM_SAMPLE = 64, 512  # images sampled for mean and standard
 
 _log = logging.getLogger(__name__)
 
+_FOLDERS = {"folder": load_folder, "text_folder": load_text_folder}
+
 __all__ = ["DATASETS", "Entry", "load_splits"]
 
 
@@ -55,8 +57,8 @@ def load_splits(config: DataConfig, *, by_position: bool = False) -> Splits:
 
     Args:
         config: The data set and its options.
-        by_position: Split a folder by the positions of its images. For old runs that did not
-            record their split.
+        by_position: Split a folder by the positions of its files. For old runs that did not
+            record their names.
 
     Raises:
         UnknownNameError: There is no data set of this name.
@@ -66,8 +68,8 @@ def load_splits(config: DataConfig, *, by_position: bool = False) -> Splits:
     if config.name.startswith(HUB_PREFIX):
         _refuse_root(config)
         return hold_out(*load_hub(config), config)
-    if by_position and config.name == "folder":
-        return load_folder(config, by_position=True)
+    if by_position and config.name in _FOLDERS:
+        return _FOLDERS[config.name](config, by_position=True)
     return DATASETS[config.name].load(config)
 
 

@@ -20,7 +20,7 @@ from saccade.data.bad_images import bad_image_limit, skip_bad_image
 from saccade.data.images import DEFAULT_IMAGE_SIZE, BadImageError, decode_image
 from saccade.data.memory import load_if_small
 from saccade.data.shards import ShardSource, read_shards
-from saccade.data.splits import TEST_FRACTION, TEST_SEED, Split, divide
+from saccade.data.splits import TEST_FRACTION, TEST_SEED, LeftOut, Split, divide
 from saccade.errors import ConfigError, DataError
 
 __all__ = ["HUB_PREFIX", "load_hub"]
@@ -202,7 +202,12 @@ def _collect(part: Any, image: str, label: str, limit: int | None, config: DataC
                 "data.resident_gib"
             )
     stored = torch.stack(images) if images else torch.empty(0, 3, size, size, dtype=torch.uint8)
-    return Split(torch.tensor(labels, dtype=torch.int64), stored, fingerprint=digest.hexdigest())
+    return Split(
+        torch.tensor(labels, dtype=torch.int64),
+        stored,
+        fingerprint=digest.hexdigest(),
+        left_out=tuple(map(LeftOut, faults)),
+    )
 
 
 def _content(cell: dict[str, Any]) -> bytes:

@@ -102,7 +102,8 @@ class Loader:
                 "emulate_precision_casts"  # rounds products before additions, as eager mode does
             )
             self._make = torch.compile(self._transformed, options={exact: True})
-        self._bad: dict[int, str] = {}  # unreadable images, over all epochs
+        # Unreadable images over all epochs. Those that are not in the split come after its end.
+        self._bad = {len(split) + n: item.message for n, item in enumerate(split.left_out)}
         self.group_bytes = _GROUP_BYTES if device.type == "cuda" else 0
 
     def __len__(self) -> int:
@@ -116,8 +117,16 @@ class Loader:
         return min(full, len(self.split))
 
     @property
+    def num_left_out(self) -> int:
+        """Number of images that could not be read and are not in the split."""
+        return len(self.split.left_out)
+
+    @property
     def bad_images(self) -> Mapping[int, str]:
-        """Error messages of the unreadable images found so far, by position."""
+        """Error messages of the unreadable images found so far, by position.
+
+        Images that were left out of the split have the positions after its last.
+        """
         return self._bad
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:

@@ -15,7 +15,7 @@ from saccade.data.block_shuffle import block_places
 from saccade.data.decoding import read_some
 from saccade.data.images import DEFAULT_IMAGE_SIZE
 from saccade.data.shards import ShardSource
-from saccade.data.splits import Split, limited, select, stratified_subset
+from saccade.data.splits import LeftOut, Split, limited, select, stratified_subset
 from saccade.errors import ConfigError
 
 __all__ = ["load_if_small"]
@@ -87,4 +87,9 @@ def _read(split: Split, config: DataConfig) -> Split:
                 skip_bad_image(faults, bad_image_limit(config))
     if not faults:
         return Split(split.labels, images, fingerprint=split.fingerprint)
-    return Split(split.labels[is_good], images[is_good], fingerprint=split.fingerprint)
+    return Split(
+        split.labels[is_good],
+        images[is_good],
+        fingerprint=split.fingerprint,
+        left_out=tuple(map(LeftOut, faults)),
+    )

@@ -53,7 +53,7 @@ def _images(found: Findings) -> str:
     if not found.images:
         return ""
     skipped = f", {found.skipped:,} could not be read" if found.skipped else ""
-    return f", {count(found.images, 'image')} judged{skipped}"
+    return f", {count(found.images, found.noun)} judged{skipped}"
 
 
 def _duration(seconds: float) -> str:

@@ -18,9 +18,11 @@ def skipped_table(runs: Sequence[Run]) -> Table | None:
     found = Counter(image for run in runs for image in _skipped(run))
     if not found:
         return None
+    nouns = {run.noun for run in runs}
+    noun = nouns.pop() if len(nouns) == 1 else "input"
     columns = (
         Column("split", "split", is_number=False),
-        Column("image", "image that could not be read", is_number=False),
+        Column("image", f"{noun} that could not be read", is_number=False),
         Column("runs", "runs"),
     )
     rows = [
@@ -28,10 +30,10 @@ def skipped_table(runs: Sequence[Run]) -> Table | None:
         for (split, fault), times in sorted(found.items())
     ]
     note = (
-        "Skipped images count in no loss and no accuracy. The first 20 of each split of a run are "
-        "listed."
+        f"Skipped {noun}s count in no loss and no accuracy. The first 20 of each split of a run "
+        "are listed."
     )
-    return Table("skipped", "Skipped images", columns, rows, note, folded=True)
+    return Table("skipped", f"Skipped {noun}s", columns, rows, note, folded=True)
 
 
 def _skipped(run: Run) -> Iterator[tuple[str, str]]:
