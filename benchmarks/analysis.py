@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from saccade.bench.findings import Findings, write_findings
-from saccade.bench.output import check_folder
+from saccade.bench.findings import Findings, check_folder, write_findings
 from saccade.bench.tables import markdown_table
 from saccade.environment import describe_environment, hardware_slug, resolve_device
 from saccade.errors import ConfigError

@@ -25,7 +25,7 @@ import torch
 from benchmarks.analysis import main
 from torch import Tensor
 
-from saccade.bench.crossover.crossings import all_crossings
+from saccade.bench.crossings import all_crossings
 from saccade.bench.findings import Findings, Report
 from saccade.bench.tables import Table, number
 from saccade.layers import ATTENTIONS, AttentionCore, create_core, list_attentions

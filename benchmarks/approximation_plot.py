@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from saccade.bench.plots import COLORS, new_figure, save_figure, tidy
+from saccade.bench.plots import COLORS, save_figure, tidy
 from saccade.layers.performers import default_num_features
+from saccade.plotting import new_figure
 
 if TYPE_CHECKING:
     from benchmarks.approximation import ApproximationFindings

@@ -1,4 +1,4 @@
-"""Images a second that the data room delivers, augmented, beside a torchvision-style loader.
+"""Augmented images per second of saccade's loader and of a torchvision-style loader.
 
 Ours: CIFAR-sized uint8 images on the device, `saccade.data.Loader`, whole epochs. Theirs: the same
 augmentations on Pillow images by torchvision in worker processes, mixing in the collate function,

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from saccade.bench.output import result_stem
+from saccade.bench.findings import result_stem
 from saccade.config import Config, load_config, with_values
 from saccade.convert import convert
 from saccade.environment import describe_environment, hardware_slug

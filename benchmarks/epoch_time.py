@@ -1,8 +1,8 @@
-"""Seconds an epoch: the same model, optimizer and loop, fed by our loader and by the usual one.
+"""Seconds per epoch of one model, optimizer and loop, with our loader and with the usual one.
 
 The usual one decodes, augments and mixes in worker processes (`torchvision_loader.py`), pins its
-batches and copies them to the device. Only the loader is exchanged; epochs of one kind follow each
-other, since its workers run ahead; the first of each is warm-up.
+batches and copies them to the device. Only the loader differs. Epochs with one loader follow each
+other, because its workers run ahead; the first of each is warm-up.
 
     python benchmarks/epoch_time.py --out results/epoch_time/epoch_time_h200_202611 [--data cifar10]
 """

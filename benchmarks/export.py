@@ -7,8 +7,8 @@
     python benchmarks/export.py table
 
 Every part adds to results/export/export_cpu_202611.json; `table` makes the .md from it. The runners
-of a row are timed in turns in one process, on two threads. RUN is a finished run on CIFAR-10.
-`latency` goes on where it was stopped.
+of a row are timed alternately in one process, on two threads. RUN is a finished run on CIFAR-10.
+`latency` continues where it was stopped.
 """
 
 import argparse

@@ -1,14 +1,15 @@
-"""How often `saccade compare` errs: simulated comparisons of methods that are equally accurate.
+"""Error rate of `saccade compare` in simulated comparisons of equally accurate methods.
 
 Each case has some methods, seeds and a scatter of seeds for each method. Comparisons are drawn from
 it, and run through the functions that make the table and the page. Two things are counted:
 
 - the family-wise error: the share of comparisons with one false claim or more, over all pairs;
-- the coverage: the share of 95 % intervals that hold the truth, each by itself, of accuracies and
+- the coverage: the share of 95 % intervals that contain the true value, each by itself, of
+accuracies and
   of differences (those to the first method, which is the one that scatters most).
 
-An image is recognized where a margin is positive. Margins are normal: a part of the image that all
-methods share, a part of the seed and a rest. The true accuracy of every method is 92 %.
+An image is classified correctly if a margin is positive. Margins are normal: a part of the image
+that all methods share, a part of the seed and a rest. The true accuracy of every method is 92 %.
 
 A second table has the limit of many images, where seeds are the only source of chance: the hardest
 case for the tests, and fast enough for many comparisons. The p values are Student's t there, as a

@@ -21,7 +21,8 @@ import torch
 from saccade.environment import describe_environment, hardware_slug, resolve_device
 from saccade.explain.foreground import measure_foreground
 from saccade.explain.maps import METHODS
-from saccade.explain.sheet import GOOD, GRID, INK, MUTED, SMALL, TITLE, Sheet, save
+from saccade.explain.sheet import SMALL, TITLE, Sheet, save
+from saccade.plotting import GOOD, GRID, INK, MUTED
 from saccade.runs import RunFolder
 
 RESULTS = Path(__file__).parents[1] / "results" / "foreground"

@@ -1,7 +1,7 @@
-"""Items a second that the generators of long sequences make, in one process and in two.
+"""Items per second of the generators of long sequences, in one process and in two.
 
-Beside the wall time, the processor time is measured: on a machine with other work only the items of
-a processor second tell what the generators can do.
+Besides the wall time, CPU time is measured: on a busy machine only items per CPU second are
+meaningful.
 
 python benchmarks/generate_tasks.py                   # writes results/long_sequences
 python benchmarks/generate_tasks.py --out /tmp/toy --items 256
@@ -19,11 +19,12 @@ from pathlib import Path
 
 import torch
 
-from saccade.bench.output import result_stem
-from saccade.data.sequence_sets import _make_listops, _make_pathfinder, _make_recall
-from saccade.data.tasks.draws import part_key
-from saccade.data.tasks.generate import Make, make_items
-from saccade.data.tasks.pathfinder import SETTINGS
+from saccade.bench.findings import result_stem
+from saccade.data.listops import listops
+from saccade.data.pathfinder import SETTINGS, pathfinder
+from saccade.data.randomness import part_key
+from saccade.data.recall import recall
+from saccade.data.sequence_sets import Make, make_items
 from saccade.environment import describe_environment, hardware_slug
 from saccade.io import write_file, write_json
 
@@ -31,11 +32,11 @@ RESULTS = Path(__file__).parents[1] / "results" / "long_sequences"
 KEY = part_key(0, "train")
 SIZES = {"num_pairs": 16, "num_keys": 64, "num_values": 16, "length": 33}
 TASKS: dict[str, tuple[Make, float]] = {
-    "listops_lra": (partial(_make_listops, "lra", KEY), 1.0),
-    "listops_taylorshift": (partial(_make_listops, "taylorshift", KEY), 1.0),
-    "pathfinder 32": (partial(_make_pathfinder, KEY, SETTINGS[32]), 2.0),
-    "pathfinder 128": (partial(_make_pathfinder, KEY, SETTINGS[128]), 0.5),
-    "recall": (partial(_make_recall, KEY, SIZES), 8.0),
+    "listops_lra": (partial(listops, "lra", KEY), 1.0),
+    "listops_taylorshift": (partial(listops, "taylorshift", KEY), 1.0),
+    "pathfinder 32": (partial(pathfinder, KEY, settings=SETTINGS[32]), 2.0),
+    "pathfinder 128": (partial(pathfinder, KEY, settings=SETTINGS[128]), 0.5),
+    "recall": (partial(recall, KEY, **SIZES), 8.0),
 }
 """Generators, and how many times --items are made, so that all take seconds."""
 

@@ -1,9 +1,9 @@
 """Small targets in large images: Taylor, softmax and coarse patches, trained for equal time.
 
-    python benchmarks/high_resolution.py --out results/high_resolution       # on a GPU
-    python benchmarks/high_resolution.py --toy --out /tmp/high_resolution    # one CPU core, minutes
+    python -m benchmarks.high_resolution --out results/high_resolution       # on a GPU
+    python -m benchmarks.high_resolution --toy --out /tmp/high_resolution    # one CPU core, minutes
 
-The task is `saccade.data.targets`. Every image of the training is new. A network with fine patches
+The task is `benchmarks.small_targets`. Every image is new. A network with fine patches
 is trained with Taylor attention and with softmax, and one with patch 16 with both. All have the
 same width, depth and seconds; the clock counts everything from the first step on: compilation,
 drawing and evaluation. The learning rate follows the clock. Finished trainings in --out are kept.
@@ -21,14 +21,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from benchmarks.small_targets import TARGET_CLASSES, render_targets
 from torch import Tensor
 
-from saccade.data.targets import TARGET_CLASSES, render_targets
 from saccade.environment import describe_environment, hardware_slug, resolve_device
-from saccade.explain.sheet import MUTED, SMALL, TITLE, Sheet, save
+from saccade.explain.sheet import SMALL, TITLE, Sheet, save
 from saccade.io import read_json_object, write_json
 from saccade.models import create_model
-from saccade.train.memory import peak_memory_mib, start_peak_memory
+from saccade.plotting import MUTED
+from saccade.train.run_summary import peak_memory_mib, start_peak_memory
 
 COLORS = {"taylor": "#0b6e4f", "softmax": "#c1440e"}
 

@@ -36,7 +36,7 @@ from typing import Any
 
 import torch
 
-from saccade.bench.output import result_stem
+from saccade.bench.findings import result_stem
 from saccade.environment import describe_environment, hardware_slug
 from saccade.io import write_file, write_json
 from saccade.layers.attentions import list_attentions

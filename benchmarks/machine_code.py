@@ -1,4 +1,4 @@
-"""What the fused Taylor kernels compile to on Hopper or another architecture, without a GPU.
+"""Inspect the machine code of the fused Taylor kernels for an architecture, without a GPU.
 
     python benchmarks/machine_code.py [--dims 16,32,64x24,128] [--width 64] [--dtype float32]
                                       [--normalized] [--masked] [--arch 80]
@@ -10,7 +10,7 @@ ptxas serialized its matrix products (remarks C7510 to C7515), which costs more 
 and whether the machine code reads uniform registers that it never writes. ptxas 12.8, which Triton
 3.6 brings, emits such code: addresses of matrix products come out of them, and are wrong.
 Where Hopper has kernels of its own, those that all other calls take follow.
-`docs/log.md` tells what that is good for.
+`docs/log.md` has what was found with it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,14 @@ from saccade.ops.taylor.triton.direct import (
     run_direct,
     run_direct_backward,
 )
-from saccade.ops.taylor.triton.direct_whole import is_whole, run_whole, run_whole_backward
+from saccade.ops.taylor.triton.direct_single_block import (
+    is_single_block,
+    run_single_block,
+    run_single_block_backward,
+)
 from saccade.ops.taylor.triton.efficient import run_efficient, run_efficient_backward
-from saccade.ops.taylor.triton.efficient_state import row_sums, turned_shares
-from saccade.ops.taylor.triton.shapes import Problem, form_of
+from saccade.ops.taylor.triton.efficient_state import row_sums, swizzled_division
+from saccade.ops.taylor.triton.shapes import Problem, call_shape_of
 
 SMALL_KERNELS = (
     "add_parts",
@@ -204,7 +208,7 @@ def compile_all(
     Launch.__call__ = compile_instead  # type: ignore[method-assign]
     Launch.compile = lambda launch, dtypes: None  # type: ignore[method-assign]
     shapes.capability = lambda device: divmod(arch, 10)
-    form_of.cache_clear()
+    call_shape_of.cache_clear()
     qkv = torch.zeros(1, 2048, 8, 2 * dim + width, dtype=dtype).transpose(1, 2)
     q, k, v = qkv.split([dim, dim, width], dim=-1)
     temperature = torch.ones(8) if normalized else None
@@ -215,20 +219,20 @@ def compile_all(
         _run_anywhere(problem, out, keep=True)
     run_direct_backward(problem, out, out, total)
     if found[-1][0] == "hopper_backward":
-        compile_odd_rounds(problem, out)
+        compile_odd_waves(problem, out)
         _run_backward_anywhere(problem, out, out, total)
     out, total, state, sums = run_efficient(problem)
     run_efficient_backward(problem, out, out, total, state, sums)
-    if "accumulate_turned" not in dict(found):
-        compile_turned(problem)
+    if "accumulate_swizzled" not in dict(found):
+        compile_swizzled(problem)
     for queries, keys in ((64, 64), (128, 128), (128, 16), (32, 128)):
         compile_whole(problem, queries, keys)
     return found
 
 
-def compile_odd_rounds(problem: Problem, out: torch.Tensor) -> None:
+def compile_odd_waves(problem: Problem, out: torch.Tensor) -> None:
     """Hopper's own backward for queries that are not whole rounds of four blocks, D = 64."""
-    q, form = problem.q[:, :, 128:], problem.form
+    q, form = problem.q[:, :, 128:], problem.call
     if form.dim == 64:
         fewer = Problem(q, *problem[1:5], replace(form, queries=q.shape[2]))
         out = out[:, :, 128:]
@@ -238,22 +242,22 @@ def compile_odd_rounds(problem: Problem, out: torch.Tensor) -> None:
 def compile_whole(problem: Problem, queries: int, keys: int) -> None:
     """The kernels that take a head of so many tokens at once, where there are any."""
     q, k, v = (x[:, :, :n] for x, n in zip(problem[:3], (queries, keys, keys), strict=True))
-    mask = problem.key_mask[:, :keys] if problem.form.masked else q
-    form = replace(problem.form, queries=queries, keys=keys)
+    mask = problem.key_mask[:, :keys] if problem.call.masked else q
+    form = replace(problem.call, queries=queries, keys=keys)
     few = Problem(q, k, v, mask, problem.temperature, form)
-    if is_whole(form):
-        out, total = run_whole(few, keep=True)
-        run_whole_backward(few, out, out, total)
+    if is_single_block(form):
+        out, total = run_single_block(few, keep=True)
+        run_single_block_backward(few, out, out, total)
 
 
-def compile_turned(problem: Problem) -> None:
-    """The sums over turned keys, where there are any; of few heads they may not be turned."""
+def compile_swizzled(problem: Problem) -> None:
+    """The sums over swizzled keys, where there are any; of few heads they may not be swizzled."""
     q, k, v = (x.to("meta").expand(FULL, *x.shape[1:]) for x in problem[:3])
-    form = replace(problem.form, batch=FULL, device=q.device)
+    form = replace(problem.call, batch=FULL, device=q.device)
     many = Problem(q, k, v, q, problem.temperature, form)
     out = many.new(FULL, form.heads, form.queries, form.width)
-    if turned_shares(form, out.nbytes) is not None:
-        row_sums(many, room=out)
+    if swizzled_division(form, out.nbytes) is not None:
+        row_sums(many, scratch=out)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What the fused kernels of linear attention compile to on Hopper, without a GPU.
+"""Inspect the machine code of the fused linear attention kernels, without a GPU.
 
     python benchmarks/machine_code_linear.py [--maps favor_softmax,gelu] [--dtype bfloat16]
                                              [--shape 512,8,65,32,112] [--arch 90]

@@ -22,8 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from saccade.explain.sheet import MUTED, SMALL, TITLE, Sheet, save
+from saccade.explain.sheet import SMALL, TITLE, Sheet, save
 from saccade.io import read_json, read_yaml, write_json
+from saccade.plotting import MUTED
 from saccade.runs import RunFolder
 
 AT = (15, 60, 120, 300, 600)

@@ -34,7 +34,7 @@ from torch import Tensor
 from saccade.bench.findings import Findings, Report
 from saccade.bench.tables import Table
 from saccade.errors import ConfigError
-from saccade.ops.taylor.chunks import pieces
+from saccade.ops.taylor.chunks import chunk_slices
 
 __all__ = ["DIMS", "TOKENS", "NormRow", "ScalingFindings", "measure_norms", "run_scaling"]
 
@@ -87,7 +87,7 @@ def measure_norms(setting: Setting, q: Tensor, k: Tensor, v: Tensor) -> dict[str
     values = F.pad(v, (1, 0), value=1.0) * setting.value_factor(v.shape[1])  # (B, N, 1 + d)
     queries = q[:, :MAX_QUERIES]
     state = k.new_zeros(len(k), k.shape[-1] ** 2, values.shape[-1])  # (B, d^2, 1 + d)
-    for part in pieces(k.shape[1], CHUNK):
+    for part in chunk_slices(k.shape[1], CHUNK):
         state += _box(k[:, part]).mT @ values[:, part]
     box = _box(queries)
     square, linear = box @ state, queries @ (k.mT @ values)  # (B, Q, 1 + d)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.scaling_theory import QUANTITIES, SETTINGS, predict
 
-from saccade.bench.plots import COLORS, new_figure, save_figure, tidy
+from saccade.bench.plots import COLORS, save_figure, tidy
+from saccade.plotting import new_figure
 
 if TYPE_CHECKING:
     from benchmarks.scaling import NormRow, ScalingFindings

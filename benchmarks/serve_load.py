@@ -8,7 +8,7 @@ of the test set as a PNG file. Every answer is read whole and its status counted
 
 batched     64 clients, each with one connection, for --seconds
 one by one  the same with --max-batch 1
-overload    more clients than --queue 16 admits: 503 at once, then all is well again
+overload    more clients than --queue 16 admits: 503 at once, then normal answers again
 memory      resident memory of the server after 2,000 and after 12,000 requests
 first view  milliseconds until the page in Chromium shows its first picture
 the end     SIGTERM while 64 clients send: every request that was sent is answered

@@ -1,4 +1,4 @@
-"""What the kernels of short heads gain in a whole training step, on a GPU.
+"""Time of a training step with and without the kernels for short heads, on a GPU.
 
     PYTHONPATH=src python benchmarks/special_paths.py --out special_paths.json
 
@@ -23,7 +23,7 @@ from saccade.ops.taylor.triton import api
 BATCH, DEPTH, REPEATS = 512, 8, 31
 PATHS: dict[str, tuple[Any, str, Any]] = {
     "taylor packed": (taylor_triton, "is_short", lambda *_: False),
-    "taylor whole": (api, "is_whole", lambda _: False),
+    "taylor whole": (api, "is_single_block", lambda _: False),
     "softmax packed": (softmax_attention, "SHORT", ()),
 }
 PACKED, WHOLE, SOFTMAX = (

@@ -1,4 +1,4 @@
-"""The usual CPU loader, to compare with: Pillow images, torchvision's transforms, worker processes.
+"""The usual CPU loader, for comparison: Pillow images, torchvision's transforms, worker processes.
 
 The augmentations are those of a recipe's `augment` section; mixup and cutmix take one weight for a
 whole batch, in the collate function, as is usual.

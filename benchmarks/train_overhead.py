@@ -1,7 +1,7 @@
-"""What the training loop costs over a bare one written by hand, on the same model and batches.
+"""Overhead of the training loop over a plain one, on the same model and batches.
 
-Both use AdamW. The bare loop does what anybody would write: autocast, loss, backward, clipping, a
-moving average, a learning rate for each step, and a look at the loss every 50 steps. Saccade's adds
+Both use AdamW. The plain loop has autocast, loss, backward, clipping, a moving average, a learning
+rate for each step, and reads the loss every 50 steps. Saccade's adds
 the non-finite guard, training accuracy, seeded steps, logs, signals and checkpoint bookkeeping.
 Epochs of both alternate; the first two of each are warm-up and not counted.
 

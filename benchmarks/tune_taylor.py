@@ -23,7 +23,7 @@ from saccade.ops.taylor.triton.configs import Blocks, blocks_for
 from saccade.ops.taylor.triton.efficient_moments import row_moments
 from saccade.ops.taylor.triton.efficient_state import row_state, row_sums
 from saccade.ops.taylor.triton.rows import quotient_gradients
-from saccade.ops.taylor.triton.shapes import Problem, form_of
+from saccade.ops.taylor.triton.shapes import Problem, call_shape_of
 
 ROWS_KERNELS = ("values", "gradients")
 DIRECT_KERNELS = ("direct_forward", "direct_queries", "direct_keys")
@@ -48,7 +48,7 @@ def candidates(kernel: str, dim: int) -> list[Blocks]:
     shipped = blocks_for(kernel, dim, torch.bfloat16, device)
     at_once = (2, 3, 4, 5) if kernel == "narrow_sums" else (shipped.resident,)
     return [
-        Blocks(*size, resident=count, piece=shipped.piece) for size in sizes for count in at_once
+        Blocks(*size, resident=count, chunk=shipped.chunk) for size in sizes for count in at_once
     ]
 
 
@@ -82,7 +82,7 @@ class Runner:
         configs.blocks_for = lambda name, *rest: (
             blocks if name == kernel else blocks_for(name, *rest)
         )
-        form_of.cache_clear()
+        call_shape_of.cache_clear()
         q, k, v, _, temperature, form = self.problem
         numbers = (form.scale, form.a, form.b, form.c, form.normalize_output, form.precision)
         self.problem = Problem.of(q, k, v, None, temperature if form.normalized else None, *numbers)
@@ -98,7 +98,7 @@ class Runner:
         elif kernel == "narrow_sums":
             row_sums(p)
         elif kernel == "values":
-            values = efficient.values_launch(p.form, True)
+            values = efficient.values_launch(p.call, True)
             sums = (self.state, self.moments, self.out, self.total)
             values(p.q, p.q, p.temperature, p.q, *sums)
         elif kernel == "gradients":

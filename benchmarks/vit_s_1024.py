@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from saccade.bench.clock import time_calls
-from saccade.bench.output import result_stem
+from saccade.bench.findings import result_stem
 from saccade.environment import describe_environment, hardware_slug
 from saccade.integrations import swap_attention
 from saccade.io import write_file, write_json

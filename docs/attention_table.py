@@ -1,7 +1,7 @@
-"""Writes the table of attentions in docs/attention.md from the registry.
+"""Write the table of attentions in docs/attention.md from the registry.
 
 python docs/attention_table.py            rewrite it
-python docs/attention_table.py --check    fail if it is another
+python docs/attention_table.py --check    fail if it is out of date
 """
 
 import argparse

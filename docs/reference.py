@@ -263,7 +263,7 @@ def _bounds(limit: Any) -> Iterator[str]:
 def names_page() -> str:
     """Recipes, models, attentions and data sets, from their registries."""
     from saccade.config import list_recipes, recipe_text
-    from saccade.data.names import TITLES
+    from saccade.data import DATASETS
     from saccade.layers import ATTENTIONS
     from saccade.models import MODELS
 
@@ -285,7 +285,7 @@ def names_page() -> str:
         summary = entry.summary.replace("|", r"\|")
         parts.append(f"| `{name}` | {summary} | {'yes' if entry.linear else 'no'} |")
     parts.append("\n## Data sets\n\n| name | content |\n|---|---|")
-    parts += [f"| `{name}` | {title} |" for name, title in TITLES.items()]
+    parts += [f"| `{name}` | {DATASETS[name].title} |" for name in DATASETS]
     parts.append("| `hf:<name>` | a set of the Hugging Face hub, or a local folder of its files |")
     return "\n".join(parts) + "\n"
 

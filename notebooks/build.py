@@ -31,13 +31,28 @@ ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "notebooks"
 TIMEOUT_S = 600
 
+MECHANISMS = (
+    "vit",
+    "taylor",
+    "taylorshift",
+    "performer_favor",
+    "performer_relu",
+    "performer_exp",
+    "performer_gelu_elu",
+    "performer_ftheta",
+)
+"""The notebooks that are no lessons, in the order in which they are read."""
+
 Notebook = Any
 """nbformat has no types."""
 
 
 def sources() -> list[Path]:
-    """The sources in their order: the lessons by number, then the others by name."""
-    return sorted(path for path in FOLDER.glob("*.py") if path.stem != "build")
+    """The sources in the order of reading: the lessons by number, then the mechanisms."""
+    found = sorted(path for path in FOLDER.glob("*.py") if path.stem != "build")
+    return sorted(
+        found, key=lambda path: MECHANISMS.index(path.stem) + 1 if path.stem in MECHANISMS else 0
+    )
 
 
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")

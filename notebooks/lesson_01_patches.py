@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 1. Patches and the linear map
 #
-# A transformer reads a list of vectors, called *tokens*. A photograph is not a list. So the first
-# layer of a vision transformer turns a photograph into one: it cuts the image into small squares,
-# the *patches*, and maps each patch to a vector.
+# A transformer reads a list of vectors, called *tokens*. An image is not a list of vectors, but a
+# grid of pixels. So the first layer of a vision transformer makes a list of it: it cuts the image
+# into small squares, the *patches*, and maps each patch to a vector.
 #
 # We start with one real image: a cat from the test set of CIFAR-10.
 
@@ -19,18 +19,19 @@ image = images[index].float() / 255  # numbers from 0 to 1
 print(names[labels[index]], tuple(image.shape))
 
 # %% [markdown]
-# Three color channels, 32 rows, 32 columns. A patch of 4 x 4 pixels has 3 * 4 * 4 = 48 numbers, and
-# there are 8 x 8 = 64 such patches.
+# The image has three color channels, 32 rows and 32 columns. A patch of 4 x 4 pixels has 3 * 4 * 4
+# = 48 numbers, and there are 8 x 8 = 64 such patches.
 #
-# Cutting needs no loop. Split each side in two: which patch, and which pixel inside the patch. Then
-# bring the two "which patch" axes to the front.
+# Cutting needs no loop. `reshape` splits the 32 rows into 8 groups of 4 rows, and the 32 columns
+# into 8 groups of 4 columns. `permute` brings the two axes that count the groups to the front.
 
 # %%
 P = 4  # side of a patch
 
-patches = image.reshape(3, 32 // P, P, 32 // P, P)  # channel, patch row, row, patch column, column
+# axes: channel, patch row, row in the patch, patch column, column in the patch
+patches = image.reshape(3, 32 // P, P, 32 // P, P)
 patches = patches.permute(1, 3, 0, 2, 4)  # patch row, patch column, channel, row, column
-patches = patches.reshape(64, 3 * P * P)  # one row for each patch
+patches = patches.reshape(64, 3 * P * P)  # one patch per row
 print(tuple(patches.shape))
 
 assert torch.equal(patches[0].reshape(3, P, P), image[:, :4, :4])  # top left
@@ -50,26 +51,29 @@ for patch, axis in zip(patches, middle.subplots(8, 8).flat, strict=True):
 middle.suptitle("64 patches of 4 x 4", fontsize="large")
 table = right.subplots()
 table.imshow(patches, cmap="gray", aspect="auto")
-table.set(title="the same as a list", ylabel="patch", xlabel="48 numbers")
+table.set(
+    title="the 64 patches as a list", ylabel="patch", xlabel="its 48 numbers: red, green, blue"
+)
 plt.show()
 
 # %% [markdown]
 # ## The linear map
 #
-# The 48 raw numbers describe a patch poorly, and the width of the transformer should not depend on
-# the size of a patch. So one linear layer maps every patch to a vector of width C. It is the same
-# layer for all patches.
+# All layers that follow work with vectors of one length C, the *width* of the model. C is a free
+# choice: it need not be 48. So one linear layer maps the 48 numbers of a patch to C numbers. It is
+# the same layer for all patches.
 
 # %%
-C = 48  # width of the model; here it happens to be the size of a patch
+C = 48  # the width of our small model; it is 48 by chance
 embed = torch.nn.Linear(3 * P * P, C)
 tokens = embed(patches)  # (64, 48) -> (64, C)
 print(tuple(tokens.shape))
 
 # %% [markdown]
-# That is the whole first layer. Libraries write it in another way: as a convolution with a kernel
-# of 4 x 4 pixels and a stride of 4. The kernel meets each patch exactly once, so it computes the
-# same sums. We give our weights to the first layer of a real model and compare.
+# That is the whole first layer. Libraries write it as a convolution: a filter of 4 x 4 pixels
+# (`kernel_size`) that moves by 4 pixels (`stride`). So the filter meets each patch exactly once and
+# computes the same sums. To compare, we copy our weights into the first layer of a model of
+# saccade.
 
 # %%
 import saccade
@@ -85,13 +89,14 @@ torch.testing.assert_close(stem(image[None])[0], tokens)  # the same 64 tokens
 
 # %% [markdown]
 # The list is short: 64 tokens instead of 1,024 pixels. This matters, because attention compares
-# every token with every other. But the list no longer says which patches are neighbors: nothing in
-# it tells that patch 9 lies below patch 1. [Chapter 3](03-positions.md) adds that.
+# every token with every other. But attention ignores the order of the list, and nothing in a token
+# says where its patch lies. [Lesson 3](03-positions.md) adds the positions.
 #
 # ## Exercise
 #
-# Patches of 8 x 8 pixels: how many tokens are there, and how many numbers does each hold? How many
-# comparisons does attention save? Change the model and check.
+# Cut the image into patches of 8 x 8 pixels. How many tokens are there, and how many numbers does
+# each patch have? Attention compares all pairs of tokens: how many times fewer pairs are there?
+# Build the model with `patch_size=8` and check.
 
 # %% tags=["answer"]
 coarse = saccade.create_model("vit_micro_patch4_32", patch_size=8)
@@ -100,4 +105,4 @@ print(tuple(few.shape), coarse.patch_embed.proj.weight[0].numel())
 
 assert len(few) == (32 // 8) ** 2 == 16  # a quarter of the tokens
 assert coarse.patch_embed.proj.weight[0].numel() == 3 * 8 * 8  # four times the numbers
-assert len(tokens) ** 2 // len(few) ** 2 == 16  # a sixteenth of the comparisons
+assert len(tokens) ** 2 // len(few) ** 2 == 16  # a sixteenth of the pairs

@@ -4,10 +4,10 @@
 # A classifier needs one vector for the whole image. We have 64, one for each patch. Which of them
 # should it read?
 #
-# The transformer adds a 65th token. It belongs to no patch. Its start is a vector that the model
-# learns, the same for every image. In the blocks that follow, it attends to the patches and
-# collects information from them. At the end, the classifier reads this token alone. It is called
-# the *class token*.
+# None of them: the model adds a 65th token, the *class token*, which belongs to no patch. Its
+# initial value is a parameter that the model learns. It is the same for every image. The layers
+# that follow are called *blocks* ([lesson 6](06-block.md)). In each block, the class token collects
+# information from the patches. After the last block, the classifier reads only this token.
 
 # %%
 import torch
@@ -19,11 +19,11 @@ torch.manual_seed(0)
 images, labels, names = sample_images()
 x = images.float() / 255
 model = saccade.create_model("vit_micro_patch4_32").eval()
-patches = model.patch_embed(x)  # chapter 1
+patches = model.patch_embed(x)  # lesson 1: (images, patches, width)
 print(tuple(patches.shape))
 
 # %% [markdown]
-# Adding the token is one line: repeat it for every image, and put it in front.
+# Adding the token takes one line: repeat it for every image, and put it in front of the patches.
 
 # %%
 C = patches.shape[-1]
@@ -37,7 +37,8 @@ with torch.no_grad():
 assert torch.equal(model.add_class_token(patches), tokens)  # ours is the same
 
 # %% [markdown]
-# At the other end, the classifier reads token 0 and ignores the rest.
+# After the last block, the classifier takes token 0 and ignores the others. Its outputs are called
+# *logits*: one number for each class. The largest one is the prediction.
 
 # %%
 with torch.no_grad():
@@ -47,11 +48,12 @@ torch.testing.assert_close(model(x), logits)
 
 # %% [markdown]
 # How can a vector that starts the same for every image tell a ship from a cat? It does not stay the
-# same. We follow it through the blocks of the model, which is not trained yet, and measure how much
-# it differs between the forty images.
+# same. We follow it through the four blocks of the model, which is not trained yet. After each
+# block we measure how much it differs between the forty images: the standard deviation over the
+# images, averaged over the channels.
 
 # %%
-with torch.no_grad():
+with torch.no_grad():  # after each block: the tokens of the patches, and those before them
     _, found = model.forward_intermediates(x, return_prefix_tokens=True)
 class_tokens = [tokens[:, 0].detach(), *(prefix[:, 0] for _, prefix in found)]
 spread = [float(token.std(dim=0).mean()) for token in class_tokens]
@@ -70,19 +72,22 @@ left.axhline(2.5, color="black")
 left.set(title="65 tokens of one image", xlabel="channel", ylabel="class token, then patches")
 left.set_yticks([])
 right.bar(range(len(spread)), spread)
-right.set(title="how much the class token differs between images", xlabel="after block")
+right.set(title="difference of the class token between images", xlabel="after block")
 right.set_xticks(range(5), ["input", "1", "2", "3", "4"])
 plt.show()
 
 # %% [markdown]
-# At the input there is no difference at all. Every block adds some: in every block, the class token
-# mixes in the patches of its own image. Training makes these differences useful.
+# The left picture shows the tokens of one image, one per row; the class token is the thick row on
+# top. The right picture shows the differences. At the input there are none. Every block adds some,
+# because the class token takes in values of the patches of its own image. Training makes these
+# differences useful.
 #
 # ## Exercise
 #
-# The class token is a choice. The other choice is to average all patches at the end. Build the model
+# A model can do without a class token: it averages all patch tokens at the end. Build such a model
 # with `class_token=False` and `global_pool="avg"`. How many tokens does it have? Compute its logits
-# by hand. (The last norm then comes after the average and is called `fc_norm`.)
+# by hand. (In this model the last norm comes after the average and is called `fc_norm`.
+# [Lesson 6](06-block.md) explains norms.)
 
 # %% tags=["answer"]
 mean_model = saccade.create_model(

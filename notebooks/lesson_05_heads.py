@@ -1,10 +1,10 @@
 # %% [markdown]
 # # 5. Heads
 #
-# One attention compares patches in one way. Several ways are useful: by color, for example, or by
-# the direction of an edge. So the width C is split into H parts, the *heads*. Each head has its own
-# queries, keys and values of width D = C / H, and does its own attention. The answers are put side
-# by side again, and a last linear layer mixes them.
+# One attention compares patches in one way. A model needs several ways: one may compare colors,
+# another the directions of edges. So the width C is split into H equal parts, the *heads*. Each
+# head has its own queries, keys and values of length D = C / H and computes attention with them.
+# The outputs of the heads are concatenated, and a last linear layer mixes them.
 
 # %%
 import torch
@@ -19,9 +19,9 @@ proj = torch.nn.Linear(C, C)
 def multi_head_attention(x):
     batch, tokens, _ = x.shape
     q, k, v = qkv(x).reshape(batch, tokens, 3, H, D).permute(2, 0, 3, 1, 4)  # (B, H, N, D) each
-    weights = (q @ k.mT / D**0.5).softmax(dim=-1)  # (B, H, N, N): one map for each head
-    answers = (weights @ v).transpose(1, 2).reshape(batch, tokens, C)  # heads side by side
-    return proj(answers), weights
+    weights = (q @ k.mT / D**0.5).softmax(dim=-1)  # (B, H, N, N): weights of each head
+    outputs = (weights @ v).transpose(1, 2).reshape(batch, tokens, C)  # heads concatenated
+    return proj(outputs), weights
 
 
 x = torch.randn(2, 65, C)
@@ -29,8 +29,8 @@ out, weights = multi_head_attention(x)
 print(tuple(out.shape), tuple(weights.shape))
 
 # %% [markdown]
-# Our layer has the same two linear layers under the same names. We copy the weights and compare the
-# output and the maps.
+# The layer of saccade has the same two linear layers under the same names. We copy the parameters
+# and compare the output and the attention weights.
 
 # %%
 import saccade
@@ -43,9 +43,10 @@ torch.testing.assert_close(layer(x), out)
 torch.testing.assert_close(layer.attention_weights(x), weights)
 
 # %% [markdown]
-# The heads cost nothing extra. Four heads of width 12 do the same number of multiplications as one
-# head of width 48, and they have the same parameters. There is one restriction: column 3 of a query
-# is never multiplied with column 30 of a key.
+# More heads do not need more parameters or more multiplications: four heads of length 12 need as
+# many as one head of length 48. (Only the exponentials are four times as many.) But each head
+# compares fewer numbers. The third number of a query belongs to the first head, and the thirtieth
+# number of a key to the third head, so these two are never multiplied.
 
 # %%
 one, four = (
@@ -59,9 +60,9 @@ assert sum(p.numel() for p in one.parameters()) == sum(p.numel() for p in four.p
 # %% [markdown]
 # ## Three heads that we can understand
 #
-# What a head compares in a trained model is learned, and is not always clear. So we build three
-# heads for which we know it. Head 1 sees the red channel of each patch, head 2 the green, head 3
-# the blue. Each compares the patches by what it sees.
+# What a head of a trained model compares is often hard to say. So we build three heads by hand. The
+# first sees only the red channel of each patch, the second only the green, the third only the blue.
+# Queries and keys are made from the pixels as in [lesson 4](04-attention.md).
 
 # %%
 from saccade.data import sample_images
@@ -70,10 +71,11 @@ images, labels, names = sample_images()
 bird = images[11].float() / 255
 patches = bird.reshape(3, 8, 4, 8, 4).permute(0, 1, 3, 2, 4).reshape(3, 64, 16)  # head, N, D
 centered = patches - patches.mean(dim=(1, 2), keepdim=True)
-maps = (centered @ centered.mT * 6).softmax(dim=-1)  # (3, 64, 64)
-asked = 20
+unit = torch.nn.functional.normalize(centered, dim=-1)
+maps = (unit @ unit.mT * 4).softmax(dim=-1)  # (3, 64, 64)
+asked = 52  # a patch of a twig
 
-# %% tags=["picture"] alt="a photograph of a yellow bird, and what one patch attends to in the head that sees red, the one that sees green and the one that sees blue"
+# %% tags=["picture"] alt="a photograph of a yellow bird on brown twigs, and what one patch of a twig attends to: mostly twigs in the head that sees red, bird and twigs alike in the head that sees blue"
 import matplotlib.pyplot as plt
 
 figure, axes = plt.subplots(1, 4, figsize=(10, 2.8), layout="constrained")
@@ -88,21 +90,22 @@ for axis in axes:
 plt.show()
 
 # %% [markdown]
-# The same patch gets three different answers. To the head that sees red, the bird and the twigs are
-# alike. The head that sees blue finds the rest of the bird: yellow has no blue. The last linear
-# layer learns how to combine the answers.
+# The same patch gets three different outputs. The head that sees red attends mostly to the twigs,
+# which have the most red. The head that sees blue attends to the bird and the twigs alike and tells
+# them from the sky: brown and yellow have little blue. The head that sees green lies in between.
+# The last linear layer learns how to combine the outputs.
 #
 # ## Exercise
 #
-# Remove a head: set its part of the answers to zero. Which columns of `proj.weight` have the same
-# effect if they are set to zero? Check it for head 2.
+# Remove a head: set its part of the concatenated outputs to zero. Setting some columns of
+# `proj.weight` to zero has the same effect. Which columns? Check it for the third head.
 
 # %% tags=["answer"]
-head = 2
+head = 2  # counted from 0
 with torch.no_grad():
-    layer.proj.weight[:, head * D : (head + 1) * D] = 0  # its columns read head 2
+    layer.proj.weight[:, head * D : (head + 1) * D] = 0  # these columns multiply its output
     q, k, v = layer.heads(x)
-    answers = layer.attend(q, k, v)  # (B, H, N, D)
-    answers[:, head] = 0
-    by_hand = proj(answers.transpose(1, 2).flatten(2))
+    outputs = layer.attend(q, k, v)  # (B, H, N, D)
+    outputs[:, head] = 0
+    by_hand = proj(outputs.transpose(1, 2).flatten(2))
 torch.testing.assert_close(layer(x), by_hand)

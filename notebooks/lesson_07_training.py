@@ -1,8 +1,9 @@
 # %% [markdown]
 # # 7. The head and the training
 #
-# All parts are there. The *head* is one linear layer: it reads the class token and gives one number
-# for each class. Here is the whole vision transformer.
+# All parts are there. The *head* is one linear layer: it reads the class token and gives the
+# logits, one number for each class. (This head has nothing to do with the heads of attention.) Here
+# is the whole vision transformer.
 
 # %%
 import torch
@@ -21,8 +22,8 @@ class Block(nn.Module):
         batch, tokens, dim = x.shape
         qkv = self.qkv(self.norm1(x)).reshape(batch, tokens, 3, self.heads, -1)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        answers = (q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1) @ v
-        x = x + self.proj(answers.transpose(1, 2).reshape(batch, tokens, dim))
+        outputs = (q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1) @ v
+        x = x + self.proj(outputs.transpose(1, 2).reshape(batch, tokens, dim))
         return x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
 
 
@@ -44,9 +45,9 @@ class ViT(nn.Module):
 
 
 # %% [markdown]
-# The data: 1,797 handwritten digits of 8 x 8 pixels. They come with scikit-learn, so there is
-# nothing to download. We subtract the mean and divide by the standard deviation, both measured on
-# the training images.
+# The data are 1,797 handwritten digits of 8 x 8 pixels. They come with scikit-learn, so there is
+# nothing to download. `load_splits` divides them into training, validation and test images. We
+# subtract the mean and divide by the standard deviation of the training images.
 
 # %%
 from saccade.config import DataConfig
@@ -60,8 +61,9 @@ mean, std = splits.info.mean[0], splits.info.std[0]
 print(tuple(x.shape), tuple(x_test.shape))
 
 # %% [markdown]
-# Training is a loop. Take 64 images, compute the logits, measure the error with the cross-entropy,
-# follow its gradient a small step, repeat. The size of the step rises first and then falls to zero.
+# Training is a loop: take a batch of 64 images, compute the logits, measure their error (the
+# cross-entropy), compute the gradient of the error, and let the optimizer AdamW change the
+# parameters a little. The learning rate says how much. It rises first and then falls to zero.
 
 
 # %%
@@ -99,7 +101,7 @@ figure = plt.figure(figsize=(9, 3), layout="constrained")
 left, right = figure.subfigures(1, 2, width_ratios=(3, 2))
 axes = left.subplots()
 axes.plot(losses, lw=0.8)
-axes.set(title="loss of each batch", xlabel="step", yscale="log")
+axes.set(title="loss of each batch", xlabel="step", ylabel="cross-entropy", yscale="log")
 right.suptitle("mistakes on the test set")
 for axis, i in zip(right.subplots(2, 3).flat, wrong.tolist(), strict=False):
     axis.imshow(x_test[i, 0], cmap="gray_r")
@@ -110,8 +112,8 @@ plt.show()
 # %% [markdown]
 # ## Ours is the same
 #
-# We build the same model by name, copy the trained weights, and get the same logits. Only three
-# names differ: our attention and our MLP are modules of their own.
+# We build the same model by name, copy the trained parameters, and get the same logits. Only some
+# names of parameters differ.
 
 # %%
 import saccade
@@ -119,30 +121,36 @@ import saccade
 ours = saccade.create_model(
     "vit_micro_patch4_32", img_size=8, patch_size=2, in_chans=1, depth=3, act="gelu"
 ).eval()
+renamed = {
+    "embed": "patch_embed.proj",
+    "qkv": "attn.qkv",
+    "proj": "attn.proj",
+    "fc1": "mlp.fc1",
+    "fc2": "mlp.fc2",
+}
 state = {}
-for name, value in model.state_dict().items():
-    for part, longer in (("embed.", "patch_embed.proj."), ("qkv", "attn.qkv"), ("fc", "mlp.fc")):
-        name = name.replace(part, longer) if name.startswith(("embed.", "blocks")) else name
-    state[name.replace(".proj", ".attn.proj") if "blocks" in name else name] = value
+for name, value in model.state_dict().items():  # such as blocks.0.qkv.weight
+    state[".".join(renamed.get(part, part) for part in name.split("."))] = value
 ours.load_state_dict(state)
 
 torch.testing.assert_close(ours(x_test), model(x_test))
 
 # %% [markdown]
-# `saccade train` does more than this loop: it holds out validation images, keeps checkpoints,
-# resumes after a kill with the same bits, and stops when a number is not finite. From the command
-# line it is
+# `saccade train` does more than this loop: it measures the accuracy on validation images, saves
+# checkpoints, continues an interrupted run exactly where it stopped, and stops if the loss is no
+# longer a number. This command trains a model on the digits:
 #
 #     saccade train digits-quick --out runs/digits
 #
-# and `saccade train vit-micro-cifar10 --out runs/cifar` trains the model of these chapters on
-# CIFAR-10, after `saccade data fetch cifar10`. It reaches 78.5 % in 100 epochs
+# `saccade train vit-micro-cifar10 --out runs/cifar` trains the model of lessons 1 to 3 on CIFAR-10,
+# after `saccade data fetch cifar10`. It reaches 78.5 % in 100 epochs
 # ([results](../results.md#cifar-10-from-scratch)).
 #
 # ## Exercise
 #
-# Which digits are confused? Count the mistakes for each digit. Then shuffle the pixels of all images
-# in the same way, training and test images alike, and train again. How much accuracy is lost?
+# Which digits does the model confuse? Count the mistakes for each digit. Then shuffle the pixels:
+# choose one random order and apply it to all images, of the training and the test set. Train again.
+# How much accuracy is lost?
 
 # %% tags=["answer"]
 errors = torch.bincount(y_test[predicted != y_test], minlength=10)
@@ -155,8 +163,8 @@ with torch.no_grad():
     shuffled = (other(mixed_test).argmax(dim=1) == y_test).float().mean()
 print(f"{shuffled:.1%} with shuffled pixels")
 
-# To a person the shuffled images are noise. The model loses little: a linear map of a patch does
-# not know which pixels are neighbors, and positions are learned. It only matters which pixels share
-# a patch.
+# To a person the shuffled images are noise, but the model loses little accuracy. The linear map does
+# not know which pixels of a patch are neighbors, and the table of positions is learned. What changes
+# is only which pixels share a patch.
 assert errors.sum() == round((1 - float(accuracy)) * len(y_test))
 assert 0.8 < shuffled < accuracy + 0.02

@@ -1,12 +1,14 @@
 # %% [markdown]
 # # 8. Looking inside
 #
-# The model of chapter 7 reads digits. What does it look at? Attention gives an answer that other
-# networks do not have: its weights say from which patches each token took its information.
+# The model of lesson 7 reads digits. Which parts of an image does it look at? Attention gives an
+# answer that other networks do not give: its weights say from which patches each token took its
+# values.
 #
-# We train a model again, now with one call. It writes a *run folder* with the configuration, the
-# metrics and the weights. This model cuts its patches with three small convolutions in place of one
-# linear map, which helps where images are few. The blocks are those of chapter 6.
+# We train a model again, this time with one call. The call writes a *run folder* with the
+# configuration, the accuracies and the parameters. In this model three small convolutions make the
+# patches, in place of one linear map. That helps if there are few images. The blocks are those of
+# lesson 6.
 
 # %%
 import logging
@@ -25,14 +27,18 @@ print(f"{summary['test_accuracy']:.1%} of the test images are right")
 assert summary["test_accuracy"] > 0.95
 
 # %% [markdown]
-# A digit is a list of 4 x 4 = 16 patches and the class token.
+# For this model, a digit is a list of 4 x 4 = 16 patches and the class token, 17 tokens.
 #
 # ## From maps to one map
 #
-# A block has one map for each head, and there are several blocks. How much of patch j arrives in
-# the class token in the end? *Rollout* answers like this. In each block, average the heads. Half of
-# a token stays (the residual), half is mixed by the map: (I + A) / 2. Then multiply these matrices
-# through the blocks, and read the row of the class token.
+# The attention weights of a head are a matrix of 17 x 17 numbers, its *map*. Row i says how token i
+# weighs the values of all tokens. There is one map for each head of each block. We want one answer
+# for the whole model: how much of each patch is in the class token at the end?
+#
+# The method *rollout* answers like this. In each block, take the mean A of the maps of all heads.
+# The block keeps a token (the residual) and adds a mixture (the attention). Rollout counts both as
+# one half: (I + A) / 2, where I is the identity matrix. It multiplies these matrices over all
+# blocks. In the product, the row of the class token says which share comes from which token.
 
 # %%
 from saccade.config import DataConfig
@@ -43,7 +49,7 @@ images = (test.images[:12] / 255 - info.mean[0]) / info.std[0]
 
 
 def rollout_by_hand(model, images):
-    x = model.embed(images)  # chapters 1 to 3
+    x = model.embed(images)  # lessons 1 to 3
     mixing = torch.eye(x.shape[1])
     for block in model.blocks:
         maps = block.attn.attention_weights(block.norm1(x))  # (B, H, N, N)
@@ -60,9 +66,9 @@ torch.testing.assert_close(rollout(model, images), shares)  # ours is the same
 print(tuple(shares.shape), f"sum of a row: {float(shares[0].sum()):.3f}")
 
 # %% [markdown]
-# Rollout says where information came from. It does not say whether it mattered. The method
-# `gradient` multiplies every weight with its effect on the predicted class and keeps the positive
-# products.
+# Rollout says where information came from, but not whether it mattered. The method `gradient` asks
+# what mattered. It multiplies each weight by the effect that a small change of this weight has on
+# the logit of the predicted class, and keeps the positive products.
 
 # %% tags=["picture"] alt="six digits; the same with the rollout in color; the same with the gradient method in color"
 import matplotlib.pyplot as plt
@@ -81,15 +87,17 @@ for row, method in enumerate((None, "rollout", "gradient")):
 plt.show()
 
 # %% [markdown]
-# Read such maps with care. The two methods do not agree, and some weight lies on empty corners: a
-# token may take something from a corner because all corners say the same.
-# [explain.md](../explain.md#how-to-read-the-maps) says more.
+# The bright places have the largest shares. Read such maps with care. The two methods do not agree,
+# and both put some weight on empty corners, which say little about a digit. Attention is also only
+# one part of a block: values and MLP matter, too.
+# [How to read the maps](../explain.md#how-to-read-the-maps) says more.
 #
 # ## What the class token learns
 #
-# In [chapter 2](02-class-token.md) the class token started the same for every image. Here is what
-# training makes of it. We take the class tokens of all test images after each block, and draw the two
-# directions in which they differ most, with a color for each digit.
+# In [lesson 2](02-class-token.md), the class token was the same for every image at first and
+# differed a little after each block. What has training made of that? We take the class tokens of
+# all test images after each block. A class token is *nearest to the center of its digit* if it is
+# closer to the mean of the class tokens of its digit than to the means of the others.
 
 # %%
 pixels = (test.images / 255 - info.mean[0]) / info.std[0]
@@ -105,21 +113,29 @@ for number, (_, prefix) in enumerate(found, 1):
 
 assert share > 0.95
 
-# %% tags=["picture"] alt="the class tokens of all test images after block 1 and block 2: many digits overlap after block 1, fewer after block 2"
+# %% [markdown]
+# The class tokens have 64 channels. For the pictures we take the two directions in which they
+# differ most (their principal components).
+
+# %% tags=["picture"] alt="the class tokens of all test images after block 1 and block 2, a color for each digit: in each picture, most digits form a group of their own"
 figure, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
 for axis, (number, (_, prefix)) in zip(axes, enumerate(found, 1), strict=True):
     tokens = prefix[:, 0] - prefix[:, 0].mean(dim=0)
     flat = tokens @ torch.linalg.svd(tokens, full_matrices=False).Vh[:2].T
-    dots = axis.scatter(*flat.T, c=test.labels, cmap="tab10", s=12)
+    dots = axis.scatter(*flat.T, c=test.labels, cmap="tab10", s=12, vmin=-0.5, vmax=9.5)
     axis.set(title=f"class tokens after block {number}", xticks=[], yticks=[])
 figure.colorbar(dots, ax=axes, label="digit", ticks=range(10))
 plt.show()
 
 # %% [markdown]
+# Each dot is the class token of one image, and its color is the digit. The digits form groups,
+# although all class tokens began as the same vector. Some groups overlap in these pictures, but not
+# in all 64 channels: there, nearly every class token is nearest to the center of its own digit.
+#
 # ## Exercise
 #
-# Which head does most of the work? Guess first. Then remove each head in turn, as in
-# [chapter 5](05-heads.md), and measure the accuracy on the test images.
+# Which head does most of the work? Guess first. Then remove one head at a time, as in
+# [lesson 5](05-heads.md), and measure the accuracy on the test images.
 
 # %% tags=["answer"]
 D = model.blocks[0].attn.head_dim
@@ -132,8 +148,8 @@ with torch.no_grad():
             without = (model(pixels).argmax(dim=1) == test.labels).float().mean()
             block.attn.proj.weight.copy_(kept)
             drops[i, head] = right - without
-print(f"the most important head is worth {float(drops.max()):.1%}")
+print(f"without the most important head, {float(drops.max()):.1%} fewer images are right")
 
-# No head does: without any one of them the model is nearly as good. To name a head by what it seems to
-# look at is easy; to show that the model needs it is not.
+# No head does most of the work: without any one of them, the model is nearly as good. It is easy to
+# say what a head looks at. It is harder to show that the model needs it.
 assert drops.max() < 0.3

@@ -1,19 +1,19 @@
 # %% [markdown]
 # # 9. From softmax to Taylor to linear time
 #
-# Attention compares every token with every other. For N tokens that is N x N scores. Twice the side
-# of an image is four times the tokens and sixteen times the scores. This lesson derives an attention
-# whose cost grows like N. It needs three steps, and each is a line of school algebra.
+# Attention compares every token with every other. For N tokens, these are N x N scores. An image
+# with sides twice as long has four times as many tokens and sixteen times as many scores. This
+# lesson derives an attention whose cost grows only like N. It takes three steps of school algebra.
 #
 # ## Step 1: replace the exponential
 #
-# Softmax weighs a key by exp(s). Near 0, the exponential is close to a polynomial, its Taylor
-# polynomial:
+# Softmax gives a key with score s the weight exp(s), and then divides by the sum of all weights.
+# Near 0, the exponential is close to its Taylor polynomial:
 #
 #     exp(s) ~ 1 + s + s^2/2
 #
-# Why stop at the square and not at 1 + s? A weight must not be negative, or an average makes no
-# sense. The line 1 + s is negative below -1. The parabola never is:
+# Why not use the shorter 1 + s? A weight must not be negative: the output would no longer be an
+# average of values. The line 1 + s is negative for s below -1. The parabola never is:
 #
 #     1 + s + s^2/2 = (s + 1)^2 / 2 + 1/2  >=  1/2
 
@@ -36,7 +36,7 @@ from saccade import taylor_attention
 out = taylor_direct(q, k, v)
 torch.testing.assert_close(taylor_attention(q, k, v, algorithm="direct"), out)  # ours is the same
 
-# %% tags=["picture"] alt="the exponential, the line and the parabola; and the share of attention that Taylor puts on other keys than softmax, which grows with the size of the scores"
+# %% tags=["picture"] alt="the exponential, the line and the parabola; and the share of attention that must move to turn softmax into Taylor, which grows with the size of the scores"
 import matplotlib.pyplot as plt
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.4), layout="constrained")
@@ -55,26 +55,32 @@ for size in sizes:
     moved.append(float((taylor - scores.softmax(dim=1)).abs().sum(dim=1).mean() / 2))
 right.plot(sizes, moved, "o-")
 right.set_xscale("log", base=2)
-right.set(xlabel="standard deviation of the scores", title="attention on other keys than softmax")
+right.set(xlabel="standard deviation of the scores", title="share of attention that moves")
 right.yaxis.set_major_formatter("{x:.0%}")
 plt.show()
 
 # %% [markdown]
-# The parabola is close to the exponential while scores are small. At a standard deviation of 1, a
-# tenth of the attention lies on other keys; at 4, most of it. Two remarks. A model that is
-# *trained* with Taylor attention adapts: it learns other scores. And below -1 the parabola rises
-# again, so a key that is far too different gets more weight, not less. TaylorShift avoids that: it
-# scales every query and key to length 1 and multiplies by a learned temperature tau. Scores then
+# The left picture shows the weights. The right picture compares the two attentions: which share of
+# the attention must move from some keys to others to turn softmax into Taylor? For scores with a
+# standard deviation of 1 it is a tenth, for 4 it is most of it. Two remarks:
+#
+# - A model that is *trained* with Taylor attention adapts: it learns other scores.
+# - Below -1 the parabola rises again: a key that points away from the query gets more weight.
+#
+# TaylorShift limits the scores, so that this matters little: it scales every query and key to
+# length 1 and multiplies their product by a learned temperature tau, which starts at 1. Scores then
 # stay between -tau and tau.
 #
 # ## Step 2: the square of a product is a product of squares
 #
-# So far nothing is faster. Now look at (q.k)^2. Written out, it is a sum over all pairs of columns:
+# So far nothing is faster. Now look at (q.k)^2. Written out, it is a sum over all pairs of columns
+# i and j:
 #
 #     (q.k)^2 = (sum_i q_i k_i) (sum_j q_j k_j) = sum_ij (q_i q_j)(k_i k_j)
 #
-# That is again a scalar product, of longer vectors: all products of two columns of q, with all
-# products of two columns of k. So the whole weight is one scalar product:
+# This is a scalar product again, of two longer vectors. One holds all products of two columns of q,
+# the other all products of two columns of k. So the whole weight is one scalar product of
+# *features* phi:
 #
 #     1 + q.k + (q.k)^2/2 = phi(q).phi(k),     phi(x) = (1, x, x_i x_j / sqrt(2))
 
@@ -95,14 +101,14 @@ print("features for D = 8:", phi_q.shape[-1])
 # %% [markdown]
 # ## Step 3: move the brackets
 #
-# The answer for query i is a sum over keys. Because the weight is now a product, the query can be
+# The output for query i is a sum over keys. The weight is now a scalar product, so phi(q_i) can be
 # taken out of the sum:
 #
 #     sum_j (phi(q_i).phi(k_j)) v_j  =  phi(q_i) . [ sum_j phi(k_j) v_j ]
 #
-# The bracket does not depend on i. We compute it once, for all queries. It is a matrix of F features
-# times D columns, and its size does not depend on the number of tokens. The normalizer works in the
-# same way with 1 in place of v_j.
+# The bracket does not depend on i. We compute it once, for all queries. It is a matrix of F x D
+# numbers, where F is the number of features. Its size does not depend on the number of tokens. The
+# sum of the weights, by which we divide, works in the same way with 1 in place of v_j.
 
 
 # %%
@@ -117,14 +123,14 @@ torch.testing.assert_close(taylor_linear(q, k, v), taylor_direct(q, k, v))  # th
 torch.testing.assert_close(taylor_attention(q, k, v, algorithm="efficient"), out)
 
 # %% [markdown]
-# Nothing was approximated in steps 2 and 3. Direct and linear time are two ways to compute one
-# function, so one may change between them at any time.
+# Steps 2 and 3 are exact. The direct form and the form in linear time compute the same function, so
+# a trained model can use either one.
 #
 # ## Which way is cheaper?
 #
-# Direct costs 4 N^2 D operations. The other way costs 4 N F (D + 1), and F grows like D^2 / 2. So
-# linear time pays only from a certain number of tokens, and that number grows fast with D. Saccade
-# chooses by itself and says why.
+# The direct form costs 4 N^2 D operations. The form in linear time costs 4 N F (D + 1), and F grows
+# like D^2 / 2 (see the exercise). So linear time pays only from a certain number of tokens N0,
+# which grows fast with D. saccade chooses the cheaper form and can say why:
 
 # %%
 from saccade.ops.taylor import explain_choice, num_features, speed_threshold
@@ -141,19 +147,21 @@ for D, color in ((16, "C0"), (32, "C1"), (64, "C2")):
     crossing = speed_threshold(D, symmetric=True)
     axes.plot(crossing, 4 * crossing**2 * D, "o", color=color)
 axes.set(xscale="log", yscale="log", xlabel="tokens N", ylabel="operations of a head")
-axes.set_title("dashed: direct; solid: linear time")
+axes.set_title("dashed: direct; solid: linear time; dots: equal")
 axes.legend()
 plt.show()
 
 # %% [markdown]
-# Operations are not seconds. On a GPU, softmax is one highly tuned kernel, and the published code for
-# linear time overtakes it only from about 17,600 tokens at D = 32. With kernels written for it, the
-# crossing was at 614 tokens ([measured](../analyze.md#crossover-when-linear-time-pays)).
+# Operations are not seconds. On a GPU, softmax is a single, highly tuned kernel. The published code
+# for linear time is faster than softmax only from about 17,600 tokens at D = 32. With kernels
+# written for it, the crossing was at 614 tokens
+# ([measured](../analyze.md#crossover-when-linear-time-pays)).
 #
 # ## Exercise
 #
-# phi holds x_1 x_2 and x_2 x_1, which are equal. Keep each pair once. By which factor must the
-# remaining one be multiplied? How many features are left for D = 32?
+# The features phi hold both x_1 x_2 and x_2 x_1, which are equal. Keep only one of each such pair.
+# By which factor must it be multiplied, so that the weight stays the same? How many features are
+# left for D = 32?
 
 
 # %% tags=["answer"]

@@ -2,18 +2,21 @@
 # # 10. Random features and Performer
 #
 # [Lesson 9](09-taylor.md) made attention linear by replacing the exponential. Can we keep the
-# exponential and still have linear time? We need vectors phi(q) and phi(k) whose scalar product is
-# exp(q.k). No finite vectors do this exactly. But *random* ones do it on average.
+# exponential and still have linear time? We need features phi with phi(q).phi(k) = exp(q.k) for all
+# q and k. No finite number of features does this exactly. But *random* features do it on average.
 #
 # ## The identity
 #
-# Draw a vector w of Gaussian numbers. Then
+# Draw a vector w of independent Gaussian numbers with mean 0 and variance 1. Then, on average over
+# w (E[...] is the mean),
 #
 #     E[ exp(w.q - |q|^2/2) exp(w.k - |k|^2/2) ] = exp(q.k)
 #
-# The reason: w.(q + k) is a Gaussian number with variance |q + k|^2, and the mean of exp of such a
-# number is exp(|q + k|^2 / 2). Subtract |q|^2/2 and |k|^2/2, and q.k remains. The formula has two
-# separate factors, one of q and one of k. With M draws, each factor is a vector of M features.
+# The reason: w.(q + k) is a Gaussian number with mean 0 and variance |q + k|^2. The mean of the
+# exponential of such a number is exp(|q + k|^2 / 2). Since |q + k|^2 = |q|^2 + |k|^2 + 2 q.k, only
+# q.k remains after subtracting |q|^2/2 and |k|^2/2. The formula is a product of a factor that knows
+# only q and a factor that knows only k. M draws of w make M factors of each kind: the features of q
+# and of k.
 
 # %%
 import torch
@@ -29,9 +32,11 @@ assert abs(estimate / (q @ k).exp() - 1) < 0.02
 # %% [markdown]
 # ## Performer by hand
 #
-# The rest is known from lesson 9: features of all keys, one sum over the keys, one product for each
-# query. The features are positive, so the weights are, too. Subtracting the largest exponent keeps
-# the exponential from overflowing; it cancels when the row is normalized.
+# The rest is as in lesson 9: compute the features of all keys, sum over the keys once, and multiply
+# with the features of each query. The features are positive, and so are the weights. We subtract
+# the largest exponent, so that no exponential overflows. This multiplies all weights of a query by
+# the same number, which cancels when we divide by their sum. A query may subtract its own largest
+# exponent. The keys must share one, or their weights would change relative to each other.
 
 
 # %%
@@ -43,7 +48,7 @@ def features(x, w, shared_maximum):
 
 
 def performer(q, k, v, w):
-    phi_q, phi_k = features(q, w, False), features(k, w, True)  # keys must share their maximum
+    phi_q, phi_k = features(q, w, False), features(k, w, True)  # one maximum for all keys
     state, total = phi_k.mT @ v, phi_k.sum(dim=-2)[..., None]
     return phi_q @ state / (phi_q @ total)
 
@@ -56,13 +61,14 @@ ours = performer_attention(q, k, v, w, feature_map="favor_softmax", eps=0.0)
 torch.testing.assert_close(ours, performer(q, k, v, w), rtol=1e-3, atol=1e-4)
 
 # %% [markdown]
-# (Ours adds a millionth to every feature, so that none is zero. Hence the tolerance.)
+# (saccade adds a millionth to every feature, so that none is zero. So the outputs are equal only up
+# to the tolerance `rtol` and `atol`.)
 #
 # ## Orthogonal draws
 #
-# Two random vectors may happen to point in nearly the same direction, and then the second adds
-# little. It is better to make them orthogonal, in blocks of D, and to give them the lengths that
-# Gaussian vectors have. Then every block covers all directions.
+# Two random vectors may point in nearly the same direction. Then the second one adds little
+# information. Performer makes the rows of w orthogonal, in blocks of D rows, and gives them random
+# lengths like those of Gaussian vectors. Then every block covers all directions.
 
 # %%
 block = w[:16]
@@ -77,8 +83,9 @@ assert torch.allclose(products, products.diag().diag(), atol=1e-5)
 # %% [markdown]
 # ## How good is the estimate?
 #
-# We count the share of a query's attention that is on the wrong keys. The answer depends on the
-# number of features M, but far more on the size of the scores.
+# We compare with exact softmax as in lesson 9: which share of a query's attention lies on the wrong
+# keys? The answer depends on the number of features M, but far more on the *size* of the scores,
+# their standard deviation.
 
 
 # %%
@@ -104,44 +111,46 @@ print({size: f"{curve[-1]:.1%}" for size, curve in curves.items()})
 
 assert curves[0.125][-1] < 0.05 < 0.2 < curves[1.0][-1]
 
-# %% tags=["picture"] alt="share of misplaced attention over the number of features: it falls like one over the root of M for small scores and hardly at all for large ones"
+# %% tags=["picture"] alt="share of attention on wrong keys over the number of features M: it falls like one over the root of M for small scores and slowly for large ones"
 import matplotlib.pyplot as plt
 
 figure, axes = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
 for size, curve in curves.items():
     axes.plot(counts, curve, "o-", label=f"scores of size {size:g}")
-axes.plot(counts, plain, "o:", color="C0", label="0.125, rows not orthogonal")
+axes.plot(counts, plain, "o:", color="C0", label="size 0.125, rows not orthogonal")
 axes.set(xscale="log", yscale="log", xlabel="random features M", ylabel="attention on wrong keys")
 axes.legend(fontsize="small")
 plt.show()
 
 # %% [markdown]
-# For small scores the error falls like 1/sqrt(M), as for any mean of M draws. For scores of size 1,
-# two thousand features still misplace a third, and at 2 the method fails. The reason is in the
-# identity: the mean of exp of a Gaussian number comes from rare, very large draws. If |q + k| is
-# large, they are so rare that no practical M sees them.
+# For small scores the error falls like 1/sqrt(M), as it does for any mean of M draws. For scores of
+# size 1, two thousand features still put a third of the attention on the wrong keys, and for size 2
+# more than half. The identity shows why. The mean of the exponential of a Gaussian number comes
+# mostly from rare, very large draws. If |q + k| is large, they are so rare that even thousands of
+# draws contain none.
 #
-# So why do Performers work? Because a model that is trained as a Performer does not need softmax.
-# It needs *some* positive weights that it can learn to use. In our comparison on CIFAR-10, random
-# features of simpler curves (ReLU, GELU) do better than FAVOR+, which estimates softmax
+# So why do Performers work? A model that is trained as a Performer does not need softmax. It needs
+# positive weights that it can learn to use. In our comparison on CIFAR-10, random features of
+# simpler curves (ReLU, GELU) do better than FAVOR+, which estimates softmax
 # ([results](../results.md#nine-attentions-in-one-vit)). A model that was trained with softmax is
-# different: its scores were learned for softmax, and if they are large, a Performer in its place
-# gives other outputs.
+# another matter: if its scores are large and a Performer replaces its attention, its outputs
+# change.
 #
 # ## Exercise
 #
-# An older idea uses waves: cos(w.(q - k)) also has a mean that leads to exp(q.k). Estimate
-# exp(q.k) = exp(|q|^2/2 + |k|^2/2) E[cos(w.(q - k))] for opposite vectors k = -q of length 2, many
-# times with M = 64. How often is the estimated weight negative?
+# An older estimate uses cosines instead of exponentials: exp(q.k) = exp(|q|^2/2 + |k|^2/2)
+# E[cos(w.(q - k))]. Compute it for opposite vectors k = -q of length 2, a thousand times with M =
+# 64 draws each. How often is the estimated weight negative? And how often is the estimate with
+# exponentials negative?
 
 # %% tags=["answer"]
 q = torch.zeros(16)
 q[0] = 2.0
 k = -q  # exp(q.k) = exp(-4) = 0.018
 w = torch.randn(1000, 64, 16)  # 1,000 estimates of 64 draws
-waves = (q @ q / 2 + k @ k / 2).exp() * (w @ (q - k)).cos().mean(dim=1)
-positive = ((w @ q - q @ q / 2).exp() * (w @ k - k @ k / 2).exp()).mean(dim=1)
-print(f"negative: {float((waves < 0).float().mean()):.0%} of the waves, none of the exponentials")
+cosines = (q @ q / 2 + k @ k / 2).exp() * (w @ (q - k)).cos().mean(dim=1)
+exponentials = ((w @ q - q @ q / 2).exp() * (w @ k - k @ k / 2).exp()).mean(dim=1)
+print(f"negative: {float((cosines < 0).float().mean()):.0%} with cosines, none with exponentials")
 
-assert (waves < 0).float().mean() > 0.3  # a negative weight makes a division by zero possible
-assert (positive > 0).all()
+assert (cosines < 0).float().mean() > 0.3  # with negative weights, their sum may be zero
+assert (exponentials > 0).all()

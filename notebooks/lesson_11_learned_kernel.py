@@ -1,14 +1,15 @@
 # %% [markdown]
 # # 11. The learned kernel
 #
-# In linear attention the weight of a key is phi(q).phi(k), and phi decides everything. Lesson 9 took
-# all products of two columns. Lesson 10 took random directions. The third way is to let training find
-# phi. It is then a small network, applied to each query and key:
+# In linear attention the weight of a key is phi(q).phi(k), so the features phi decide everything.
+# In lesson 9 the features were all products of two columns, in lesson 10 they came from random
+# directions. The third way is to let training find them. Then phi is a small network, applied to
+# each query and each key:
 #
 #     phi(x) = softplus(W2 relu(W1 x + b1) + b2)
 #
-# The last step, softplus(z) = log(1 + exp(z)), is positive everywhere. That is all that linear
-# attention asks of phi: positive features give positive weights. In saccade this attention is called
+# The last step, softplus(z) = log(1 + exp(z)), is positive everywhere. Linear attention needs
+# nothing else of phi: positive features give positive weights. In saccade this attention is called
 # `performer_ftheta`.
 
 # %%
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 torch.manual_seed(0)
-D, K, M = 16, 64, 32  # columns of a query, width of the network, features
+D, K, M = 16, 64, 32  # length of a query, width of the network, number of features
 
 
 class LearnedFeatures(nn.Module):
@@ -40,15 +41,16 @@ from saccade.ops.linear import ftheta_mlp
 phi = LearnedFeatures()
 x = torch.randn(1, 1, 50, D)
 parameters = (phi.fc1.weight, phi.fc1.bias, phi.fc2.weight, phi.fc2.bias)
-ours = ftheta_mlp(x, *parameters, eps=0.0) * M**0.5  # ours divides by sqrt(M), which cancels
+ours = ftheta_mlp(x, *parameters, eps=0.0) * M**0.5  # ours are divided by sqrt(M)
 torch.testing.assert_close(ours, phi(x))
 
 # %% [markdown]
 # ## Teaching it softmax
 #
-# How much can such a small network learn? We show it random queries and keys, and ask it to
-# imitate the rows of softmax. The measure is the Kullback-Leibler divergence, the usual distance of
-# a distribution from a target. The scores are of size 2, where random features fail.
+# How much can such a small network learn? We show it random queries and keys, and train it to
+# imitate the weights of softmax. The loss is the Kullback-Leibler divergence, which measures how
+# far a row of weights is from the row of softmax. The scores have a standard deviation of 2, where
+# random features fail.
 
 
 # %%
@@ -72,8 +74,9 @@ for _ in range(600):
 after = weights(phi, q, k).detach()
 
 # %% [markdown]
-# We compare it with the other two ways on queries that it has never seen: the share of attention on
-# wrong keys, as in lesson 10.
+# Now we compare the network with the other two ways and with equal weights for all keys. It has not
+# seen these queries and keys before. The measure is the share of attention on wrong keys, as in
+# lesson 10.
 
 # %%
 from saccade.ops.linear import favor_softmax, linear_weights, orthogonal_projection
@@ -106,26 +109,29 @@ figure, axes = plt.subplots(1, 4, figsize=(11, 2.9), layout="constrained")
 axes[0].plot(losses)
 axes[0].set(title="divergence from softmax", xlabel="step", ylim=(0, None))
 for axis, shown, name in zip(
-    axes[1:], (before, after, exact), ("before", "after training", "softmax"), strict=True
+    axes[1:], (before, after, exact), ("before training", "after training", "softmax"), strict=True
 ):
     axis.imshow(shown[0, 0, :32, :32], vmin=0, vmax=0.3, cmap="inferno")
-    axis.set(title=name, xticks=[], yticks=[])
+    axis.set(title=name, xlabel="32 keys", ylabel="32 queries", xticks=[], yticks=[])
 plt.show()
 
 # %% [markdown]
-# With the same number of features, the learned ones do better than random ones, which for such
-# scores are no better than equal weights. Taylor, with its 153 fixed features, is better still.
-# None of them reaches the peaks of softmax. 32 positive numbers cannot single out one of very many
-# possible keys. [Lesson 12](12-limits.md) measures this.
+# The pictures show the weights of 32 queries (rows) for 32 keys (columns); brighter is larger.
+# Before training, all weights are nearly equal. With the same number of features, learned features
+# do better than random ones, which for such scores are no better than equal weights. Taylor does
+# better still, with 153 fixed features. None of them makes weights as sharp as those of softmax: 32
+# positive features cannot single out one of very many keys. [Lesson 12](12-limits.md) measures
+# this.
 #
-# In a real model the features do not have to imitate softmax. They are trained with everything else
-# on the labels. The price is time: the network runs for every query and every key. In our
+# In a real model the features need not imitate softmax. They are trained with all other parameters
+# to predict the labels. The price is time: the network runs for every query and every key. In our
 # comparison on CIFAR-10 `performer_ftheta` reaches 88.84 %, softmax 89.40 %, and an epoch takes
 # 2.13 s against 0.76 s ([results](../results.md#nine-attentions-in-one-vit)).
 #
 # ## Exercise
 #
-# Replace softplus by the identity, so that features may be negative. What goes wrong?
+# Leave out softplus, so that features may be negative. What goes wrong? Look at the weights, and at
+# their sum, by which attention divides.
 
 
 # %% tags=["answer"]
@@ -139,4 +145,4 @@ totals = products.sum(dim=-1)
 print(f"{float((products < 0).float().mean()):.0%} of the weights are negative")
 
 assert (products < 0).any()  # a negative weight
-assert totals.abs().min() < totals.abs().mean() / 50  # a sum near zero, by which we would divide
+assert totals.abs().min() < totals.abs().mean() / 50  # and a sum near zero

@@ -1,24 +1,25 @@
 # %% [markdown]
 # # 12. When not to use linear attention
 #
-# Lessons 9 to 11 showed the advantages of linear time. This lesson shows its limits: three
-# objections, what is known about each, and what we measured.
+# Lessons 9 to 11 made attention linear. This lesson shows what that costs: three objections to
+# linear attention, what is known about each, and what we measured.
 #
 # ## Objection 1: fast and exact is impossible
 #
-# Alman and Song (arXiv:2302.13214) proved the following for heads of about log N columns, under a
-# conjecture of complexity theory (the Strong Exponential Time Hypothesis). If the entries of q and
-# k may be as large as sqrt(log N), no algorithm that is truly faster than N^2 computes softmax
-# attention precisely. If they are smaller by more than any constant factor, a nearly linear
-# algorithm exists. It replaces the exponential by a polynomial, as lesson 9 does.
+# Alman and Song (arXiv:2302.13214) studied how fast softmax attention can be computed precisely,
+# for heads of about log N columns. Their proof assumes a conjecture of complexity theory (the
+# Strong Exponential Time Hypothesis). There are two cases. If the numbers in q and k may be as
+# large as sqrt(log N), no algorithm is truly faster than N^2. If they are much smaller than that, a
+# nearly linear algorithm exists. It replaces the exponential by a polynomial, as lesson 9 does.
 #
-# So linear attention is close to softmax only while scores are small. The question for a task is
-# whether it needs large scores. Large scores select one key and suppress all others.
+# So an attention in linear time can be close to softmax only while scores are small. Large scores
+# select one key and suppress all others. Does your task need such a selection? That is the
+# question.
 #
 # ## Objection 2: it cannot find a needle
 #
-# Hide one key that matches the query among N that do not. How much of the attention does it get? Say
-# the needle has score s and the others have 0.
+# Suppose one key, the needle, matches the query, and N others do not. How much of the attention
+# does the needle get? Let its score be s and the scores of the others 0.
 
 # %%
 import torch
@@ -45,16 +46,18 @@ assert needle(torch.exp, 12.0, 1000) > 0.99
 assert needle(taylor, 12.0, 1000) < 0.1
 
 # %% [markdown]
-# With 1,000 others, softmax needs a score of about 7 to give the needle half of the attention. The
-# polynomial needs a score of about 44. TaylorShift bounds its scores by a learned temperature tau:
-# the largest weight is 1 + tau + tau^2/2 and the smallest 1/2, so with tau = 1 no key gets more
-# than five times the weight of another. It can average many tokens. It cannot look up one of many.
+# With 1,000 other keys, softmax needs a score of about 7 to give the needle half of the attention.
+# The polynomial needs a score of about 44. TaylorShift cannot reach it: its scores are at most its
+# temperature tau. The largest possible weight is 1 + tau + tau^2/2 and the smallest 1/2. With tau =
+# 1, no key gets more than five times the weight of another. Such an attention can average many
+# tokens, but it cannot look up one of many.
 #
 # ## How much fits into the state?
 #
-# A second limit is the size of the state. Softmax keeps all keys. Linear attention keeps only their
-# sum, a table of F rows, whatever N is. We store N random pairs of key and value and ask for each
-# value by its key. All three attentions get the same scores.
+# A second limit is memory. Softmax keeps all keys and values. Linear attention keeps only a sum
+# over them, a table of F rows, however large N is. How many pairs of key and value fit into it? We
+# store N random pairs and ask for each value with its key as the query. All three attentions get
+# the same scores.
 
 # %%
 from saccade.ops.linear import favor_softmax, orthogonal_projection
@@ -66,13 +69,10 @@ counts = [4, 16, 64, 256, 1024]
 w = orthogonal_projection(num_features(D), D, seed=0)  # as many random features as Taylor has
 
 
-def recall(rows, choices):
-    """The share of queries whose own value is the nearest to what they got."""
-    return float(
-        (torch.cdist(rows @ choices, choices).argmin(dim=1) == torch.arange(len(rows)))
-        .float()
-        .mean()
-    )
+def recall(weights, values):
+    """The share of queries whose output is nearest to their own value."""
+    nearest = torch.cdist(weights @ values, values).argmin(dim=1)
+    return float((nearest == torch.arange(len(values))).float().mean())
 
 
 found = {
@@ -81,7 +81,9 @@ found = {
     f"FAVOR+, {num_features(D)} features": [],
 }
 for n in counts:
-    keys = 8 * torch.nn.functional.normalize(torch.randn(1, 1, n, D), dim=-1)  # own score: 16
+    keys = 8 * torch.nn.functional.normalize(
+        torch.randn(1, 1, n, D), dim=-1
+    )  # own score: 8 * 8 / 4
     values = torch.randn(n, D)
     phi = favor_softmax(keys, w, is_query=True), favor_softmax(keys, w, is_query=False)
     random_rows = (phi[0] @ phi[1].mT)[0, 0]
@@ -116,38 +118,43 @@ right.legend()
 plt.show()
 
 # %% [markdown]
-# Softmax finds every value again. The others fail long before the number of pairs reaches the
-# number of features. Taylor attention has another problem: where a score is far below -1, its
-# parabola is high again, and a key that points the other way disturbs the answer. These keys are
-# random. A trained model learns keys that suit its attention: in a recall task of the Hedgehog
-# paper (arXiv:2402.04347), a model trained with Taylor attention reached 100 %, and models with ELU
+# Softmax finds every value again. The others fail long before there are as many pairs as features.
+# Taylor attention has a problem of its own: where a score is far below -1, its parabola is large
+# again. Then a key that points away from the query disturbs the output. These keys are random. A
+# trained model learns keys that suit its attention. In a recall task of the Hedgehog paper
+# (arXiv:2402.04347), a model trained with Taylor attention reached 100 %, and models with ELU
 # features, Performer or cosFormer 17 %.
 #
-# For language models this has been measured. Between attention and gated convolutions, 82 % of the
-# difference in perplexity is explained by recall: finding again what appeared earlier in the text
-# (arXiv:2312.04927). A larger state recalls more, and linear attention together with attention in a
-# sliding window comes closer to full attention (arXiv:2402.18668).
+# For language models it has been measured how much recall matters, that is, finding again what
+# appeared earlier in the text. Models with gated convolutions instead of attention have a higher
+# perplexity: they predict text less well. Recall explains 82 % of the difference
+# (arXiv:2312.04927). Two remedies bring linear attention closer to full attention: a larger state,
+# and additional attention in a sliding window (arXiv:2402.18668).
 #
-# Images need less recall. Neighboring patches contain nearly the same, so that an average over many
-# is often useful. In our comparison on CIFAR-10, Taylor attention and softmax reach the same
-# accuracy within the scatter of seeds ([results](../results.md#nine-attentions-in-one-vit)). But
-# CIFAR-10 is small, and no result on it proves the same for detection or for reading text in
-# images. Measure on your own data: [`saccade compare`](../compare.md) does it fairly.
+# Images need less recall. Neighboring patches look nearly the same, so an average over many is
+# often useful. In our comparison on CIFAR-10, Taylor attention and softmax reach the same accuracy
+# within the differences between seeds ([results](../results.md#nine-attentions-in-one-vit)). But
+# CIFAR-10 is small. It proves nothing about detection, or about reading text in images. Measure on
+# your own data: [`saccade compare`](../compare.md) compares fairly.
 #
 # ## Objection 3: the sequences are short
 #
-# Linear time has a price for each token, F features of width D. Below a certain N, the square is
-# cheaper. Measured on one H200, in bfloat16, with our fused kernels, linear time overtakes the
-# fastest softmax from these numbers of tokens ([source](../results.md#attention-on-one-h200); the
-# kernels have become faster since):
+# In linear time, each token costs a fixed amount: F features times D columns. Below a certain N,
+# the quadratic cost is lower. We measured on one H200, in bfloat16, with our fused kernels. Linear
+# time is faster than the fastest softmax from these numbers of tokens
+# ([source](../results.md#attention-on-one-h200); the kernels have become faster since):
 #
 # | head dim D | 16 | 32 | 64 | 128 |
 # |---|---|---|---|---|
 # | tokens | 142 | 614 | 2,637 | 15,506 |
 #
-# A ViT at 224 x 224 pixels has 197 tokens and D = 64. There, linear time is slower. And attention
-# is only a part of a model: the linear layers and the MLP cost the same whatever the attention.
-# With a whole ViT-S the gain was 1.22 times at 4,096 tokens and 3.3 times at 16,384.
+# A ViT for images of 224 x 224 pixels has 197 tokens and D = 64. There, linear time is slower.
+# Besides, attention is only a part of a model: the linear layers and the MLP take the same time
+# with any attention. The speed-up of a training step of a whole ViT-S was 1.22 times at 4,096
+# tokens and 3.3 times at 16,384.
+#
+# For larger and larger images, the code prints how much of an attention layer is the attention
+# itself. The rest are the linear layers before and after it.
 
 # %%
 from saccade import create_model
@@ -159,23 +166,25 @@ print(explain_choice(197, head_dim=64).reason)
 for side in (224, 512, 1024):
     tokens = (side // 16) ** 2 + 1
     block = model.blocks[0]
-    print(
-        f"{side} px: core {block.attn.core.flops(tokens) / block.attn.flops(tokens):.0%} of the attention layer"
-    )
+    share = block.attn.core.flops(tokens) / block.attn.flops(tokens)
+    print(f"{side} px, {tokens} tokens: {share:.0%} of the operations of an attention layer")
 
 assert explain_choice(197, head_dim=64).algorithm == "direct"
 
 # %% [markdown]
 # ## A rule of thumb
 #
-# Use softmax if sequences are short, if a pretrained model must keep its outputs, or if the task is
-# to look things up. Use Taylor attention if there are thousands of tokens and small heads (D <= 32),
-# and if you train from scratch anyway. Where you are not sure, compare.
+# - Use softmax if sequences are short, if a pretrained model must keep its outputs, or if the task is
+#   to look things up.
+# - Use Taylor attention if there are thousands of tokens, heads are small (D <= 32), and you train
+#   from scratch anyway.
+# - If you are not sure, compare.
 #
 # ## Exercise
 #
-# What head dimension would you choose for a model of width 384 at 4,096 tokens, if you want linear
-# time to pay? List the crossings for 3, 6, 12 and 24 heads, by operations.
+# A model has width 384 and 4,096 tokens. How many heads should it have, if linear time is to pay?
+# List the number of tokens N0 from which linear time needs fewer operations, for 3, 6, 12 and 24
+# heads.
 
 # %% tags=["answer"]
 from saccade.ops.taylor import speed_threshold
@@ -183,4 +192,4 @@ from saccade.ops.taylor import speed_threshold
 crossings = {heads: speed_threshold(384 // heads, symmetric=True) for heads in (3, 6, 12, 24)}
 print(crossings)
 
-assert crossings[6] < 4096 < crossings[3]  # 6 heads of 64 suffice; 12 heads of 32 gain far more
+assert crossings[6] < 4096 < crossings[3]  # 6 heads suffice; 12 gain more

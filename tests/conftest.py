@@ -3,6 +3,7 @@ kernels without a GPU, and the operators timm asks for.
 """
 
 import os
+import sys
 
 os.environ["OMP_NUM_THREADS"] = "1"  # children are to end bit-equal with this process
 os.environ.pop("MKL_NUM_THREADS", None)
@@ -11,6 +12,8 @@ os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"  # where tests hav
 
 import pytest
 import torch
+
+from tests.interpreter import speed_up
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
@@ -41,6 +44,12 @@ _define_torchvision_operators()
 def seeded() -> None:
     """Draws without a generator of their own are the same in whatever order tests run."""
     torch.manual_seed(0)
+
+
+def pytest_collection_finish() -> None:
+    """Speed up the interpreter of kernels, if any module of tests has imported it."""
+    if os.environ.get("TRITON_INTERPRET") == "1" and "triton.runtime.interpreter" in sys.modules:
+        speed_up()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

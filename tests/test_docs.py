@@ -142,3 +142,35 @@ def test_links_lead_somewhere():
     local = [(page, link) for page, link in links if "://" not in link]
     assert len(local) > 10
     assert [(page.name, link) for page, link in local if not (page.parent / link).exists()] == []
+
+
+PLACES = ("", "src", "src/saccade", "tests")
+FILE = re.compile(r"`([\w./-]+\.(?:py|yaml|css|js))`")
+MADE = ("hedgehog.py", "my-images.yaml", "best.yaml", "base.yaml", "config.yaml")
+"""Files that commands and the steps of CONTRIBUTING.md make."""
+
+
+def named_files(page: Path) -> list[str]:
+    """The files of this repository that a page names as code; READMEs name those beside them."""
+    found = (name for name in FILE.findall(page.read_text()) if not name.endswith(MADE))
+    return [name for name in found if "/" in name or page.is_relative_to(ROOT / "src")]
+
+
+def exists(name: str, page: Path) -> bool:
+    """True for a path below a folder of `PLACES`, or below the folder of a README."""
+    folders = [*(ROOT / place for place in PLACES), page.parent, page.parent / "triton"]
+    return any((folder / name).exists() for folder in folders)
+
+
+def test_the_files_that_pages_name_exist():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("src/**/README.md")]
+    pages = [page for page in pages if page.name != "log.md"]
+    named = [(page, name) for page in pages for name in named_files(page)]
+    assert len(named) > 100
+    assert [(page.name, name) for page, name in named if not exists(name, page)] == []
+
+
+def test_a_file_that_does_not_exist_is_told(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("`layers/cores.py` and `layers/scores.py`")
+    assert [name for name in named_files(page) if not exists(name, page)] == ["layers/scores.py"]

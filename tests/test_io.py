@@ -284,10 +284,12 @@ def test_only_regular_files_are_read(
     path = tmp_path / "x"
     if make is not None:
         make(path)
-    with pytest.raises(DataError, match="cannot be read") as caught:
-        read(path, kind=DataError)
+    with pytest.raises(ConfigError, match="cannot be read") as caught:
+        read(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+    with pytest.raises(DataError, match="cannot be read"):
+        io.read_bytes(path, kind=DataError)
 
 
 def test_a_link_to_a_file_is_read(tmp_path: Path) -> None:

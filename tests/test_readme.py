@@ -116,7 +116,7 @@ def test_the_recipe_tells_what_its_attention_reached_in_the_comparison(name, bac
     seeds = ", ".join(f"{100 * accuracy:.2f}" for accuracy in row["accuracies"])
     assert f" {100 * row['accuracy']:.2f} % on the test set, mean of three seeds" in header
     assert f"({seeds}; spread {100 * row['accuracy_spread']:.2f})" in header
-    assert f" {row['seconds_per_epoch']:.2f} s an epoch alone" in header
+    assert f" {row['seconds_per_epoch']:.2f} s per epoch alone" in header
     assert folder.name in header
     compared, recipe = load_config(folder / "base.yaml"), load_config(name)
     ignored = {"model.name", "model.attention", "train.device"}

@@ -15,10 +15,9 @@ from PIL import Image
 
 from saccade.explain.explanation import Explainer, Explanation
 from saccade.explain.figures import SUMMARIES
-from saccade.explain.maps import METHODS
-from saccade.explain.measures import relative_to_uniform
-from saccade.explain.overlay import overlay, pixels
-from saccade.explain.sheet import BAD, GOOD, MUTED, SMALL, TEXT, TITLE, Sheet, save
+from saccade.explain.maps import METHODS, relative_to_uniform
+from saccade.explain.sheet import SMALL, TEXT, TITLE, Sheet, overlay, pixels, save
+from saccade.plotting import BAD, GOOD, MUTED
 from saccade.runs import RunFolder
 
 COUNT = 10

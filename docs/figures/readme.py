@@ -25,8 +25,8 @@ from typing import Any
 from PIL import Image
 
 from saccade.explain.explanation import Explainer
-from saccade.explain.overlay import overlay, pixels
-from saccade.explain.sheet import GRID, INK, MUTED, SMALL, TEXT, TITLE, Sheet, save
+from saccade.explain.sheet import SMALL, TEXT, TITLE, Sheet, overlay, pixels, save
+from saccade.plotting import GRID, INK, MUTED
 from saccade.runs import RunFolder
 
 RESULTS = Path(__file__).parents[2] / "results" / "attention" / "attention_h200_202611.json"

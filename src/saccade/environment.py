@@ -33,7 +33,7 @@ PACKAGES = ("torch", "triton", "numpy", "accelerate", "safetensors", "performer-
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device of a name; `auto` is the GPU where there is one."""
+    """Return the device of a name; `auto` is the GPU if there is one."""
     import torch
 
     if name == "auto":
@@ -55,7 +55,7 @@ def device_name(device: torch.device) -> str:
 
 
 def cpu_name() -> str:
-    """Return the model name of the CPU, or its architecture if the system does not tell."""
+    """Return the model name of the CPU, or its architecture if the model is unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -109,7 +109,7 @@ class TrainingError(SaccadeError, RuntimeError):
 
 
 class ExportError(SaccadeError, RuntimeError):
-    """A model that cannot be exported, or whose exported file computes something else."""
+    """A model that cannot be exported, or whose exported file gives other outputs."""
 
     exit_code = 4
 
@@ -229,6 +229,11 @@ def writing_error(
 def shorten(text: str, longest: int) -> str:
     """Cut a text to `longest` characters, with an ellipsis at the end if it is longer."""
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def first_line(error: BaseException, longest: int) -> str:
+    """The first line of an error's message, cut; the name of its class if it has no message."""
+    return shorten((str(error).strip().splitlines() or [type(error).__name__])[0], longest)
 
 
 def near_matches(name: str, known: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Fonts of figures, with fallback fonts for names in any script.
+"""Palette and fonts of figures, with fallback fonts for names in any script.
 
 matplotlib draws with its own DejaVu Sans. Letters that DejaVu Sans lacks are drawn with installed
 fonts that have them. If no font has a letter, the figure shows a box and a warning is logged once.
@@ -10,14 +10,32 @@ import logging
 import re
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["BASE_FONT", "draw_with_fonts"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "BAD",
+    "BASE_FONT",
+    "GOOD",
+    "GRID",
+    "INK",
+    "MUTED",
+    "PIXELS_PER_INCH",
+    "draw_in_style",
+    "draw_with_fonts",
+    "new_figure",
+]
 
 T = TypeVar("T")
+
+INK, MUTED, GRID = "#1b1f24", "#57606a", "#e1e5ea"
+GOOD, BAD = "#1852b5", "#c83e0e"
+PIXELS_PER_INCH = 160
 
 BASE_FONT = "DejaVu Sans"
 PREFERRED = ("noto sans", "source han sans", "wenquanyi", "arial unicode", "unifont", "symbola")
@@ -28,6 +46,27 @@ MAX_FONTS = 400
 _MISSING = re.compile(r"Glyph (\d+) .*missing from")
 _log = logging.getLogger(__name__)
 _warned: set[str] = set()
+
+
+def new_figure(width: float, height: float, **options: Any) -> Figure:
+    """A figure of this size in inches, which needs no display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), **options)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def draw_in_style(draw: Callable[[], T], style: Mapping[Any, Any]) -> T:
+    """Draw and save a figure with these settings of matplotlib, and fonts for all its letters."""
+    import matplotlib
+
+    def in_fonts(families: list[str]) -> T:
+        with matplotlib.rc_context({**style, "font.family": families}):
+            return draw()
+
+    return draw_with_fonts(in_fonts)
 
 
 def draw_with_fonts(draw: Callable[[list[str]], T]) -> T:

@@ -315,8 +315,8 @@ def _scatter(
 ) -> tuple[Scatter, dict[str, int]] | None:
     """Scatter over these seeds of the groups that have them all, and the index of each group in it.
 
-    A pair with few seeds is thus held to the scatter of its own groups too, not only to that of the
-    groups with more seeds.
+    A pair with few seeds is therefore tested with the scatter of its own groups too, not only with
+    that of the groups with more seeds.
     """
     known = {
         name: {seed: own[seed] for seed in seeds}

@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from saccade.bench.crossover.lines import LINES, make_point
-from saccade.bench.crossover.measure import shape_on
+from saccade.bench.crossings import make_point
+from saccade.bench.crossover.measure import LINES, shape_on
 from saccade.bench.crossover.run import HEAD_DIMS, CrossoverFindings
 from saccade.bench.crossover.schedule import REACHES, Budget, Schedule
 

@@ -9,31 +9,55 @@ import sys
 from pathlib import Path
 
 import pytest
+from saccade.bench.crossover.lines import Point, linear_attentions
 
+from saccade.bench.crossover.run import CrossoverFindings
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "saccade", "analyze"]
 
 
-def test_crossover_writes_what_it_prints(tmp_path):
-    options = ["crossover", "--d", "8", "--seconds", "1", "--device", "cpu", "--threads", "1"]
+OPTIONS = ["crossover", "--d", "8", "--seconds", "1", "--device", "cpu", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def crossed(tmp_path_factory):
+    """The command with its own attentions and passes: what it printed, and its folder."""
+    folder = tmp_path_factory.mktemp("crossed")
     done = subprocess.run(
-        [*COMMAND, *options, "--json", "--out", str(tmp_path)], capture_output=True, text=True
+        [*COMMAND, *OPTIONS, "--json", "--out", str(folder)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    return json.loads(done.stdout), folder
+
+
+def test_crossover_writes_what_it_prints(crossed):
+    document, folder = crossed
     assert document["format"] == "saccade.analyze.crossover"
     assert document["complete"] is True
     assert document["points"]
     assert document["environment"]["command"] == "saccade analyze " + shlex.join(
-        [*options, "--json"]
+        [*OPTIONS, "--json"]
     )
-    files = {path.suffix: path for path in tmp_path.glob("crossover_cpu_*")}
+    files = {path.suffix: path for path in folder.glob("crossover_cpu_*")}
     assert set(files) == {".json", ".md", ".png", ".svg"}
     assert json.loads(files[".json"].read_text()) == document
     assert f"]({files['.png'].name})" in files[".md"].read_text()
     assert "forward: ahead in time from N" in files[".md"].read_text()
+
+
+def test_every_linear_attention_and_the_backward_pass_are_covered(crossed):
+    names, (document, _) = linear_attentions(), crossed
+    assert {"taylorshift", "performer", "performer_ftheta"} <= set(names)
+    assert not [remark for remark in document["remarks"] if "not timed" in remark]
+    points, found = document["points"], document["crossings"]
+    for direction in ("forward", "training"):
+        assert set(names) <= {p["line"] for p in points if p["direction"] == direction}
+    kinds = {(c["direction"], c["form"], c["rival"]) for c in found if c["measure"] == "time"}
+    assert {(d, n, "softmax") for d in ("forward", "training") for n in names} <= kinds
+    drawn = CrossoverFindings({}, "float32", points=[Point(**p) for p in points])
+    assert {p.form for p in drawn.of_taylor_forward()} == {"torch", "fused", "published"}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from benchmarks.power_laws import fit_power_law
 
-from saccade.bench.crossover.crossings import (
+from saccade.bench.crossings import (
     all_crossings,
     bracket_crossing,
     find_crossing,

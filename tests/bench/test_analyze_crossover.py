@@ -6,13 +6,15 @@ from itertools import pairwise
 import pytest
 import torch
 
+from saccade.bench import clock
 from saccade.bench.attention import MECHANISMS
+from saccade.bench.clock import MIN_ROUNDS
+from saccade.bench.crossings import Crossing
 from saccade.bench.crossover import measure as crossover_measure
 from saccade.bench.crossover import run as crossover
-from saccade.bench.crossover.crossings import Crossing
-from saccade.bench.crossover.lines import LINES, linear_attentions
+from saccade.bench.crossover.measure import LINES
 from saccade.bench.crossover.plot import make_figure
-from saccade.bench.crossover.schedule import MIN_ROUNDS, REACHES, lengths
+from saccade.bench.crossover.schedule import REACHES, lengths
 from saccade.bench.mechanisms import Mechanism, Operation, quadratic_flops
 from saccade.bench.shapes import Shape
 from saccade.ops import taylor_attention
@@ -67,27 +69,6 @@ def test_crossover_says_where_theory_is(crossed, tmp_path):
     assert [path.suffix for path in crossed.draw(tmp_path / "x")] == [".png", ".svg"]
 
 
-def test_every_linear_attention_and_the_backward_pass_are_covered():
-    names = linear_attentions()
-    assert {"taylorshift", "performer", "performer_ftheta"} <= set(names)
-    findings = crossover.CrossoverFindings({"device_name": "here"}, "float32")
-    crossover.run_crossover(
-        findings,
-        CPU,
-        head_dims=(8,),
-        attentions=names,
-        passes=("forward", "training"),
-        seconds=0.001,
-    )
-    assert not [remark for remark in findings.remarks if "not timed" in remark]
-    for direction in ("forward", "training"):
-        assert set(names) <= {p.line for p in findings.points if p.direction == direction}
-    found = findings.conclusions()["crossings"]
-    kinds = {(c["direction"], c["form"], c["rival"]) for c in found if c["measure"] == "time"}
-    assert {(d, n, "softmax") for d in ("forward", "training") for n in names} <= kinds
-    assert {p.form for p in findings.of_taylor_forward()} == {"torch", "fused", "published"}
-
-
 def test_a_grid_ends_when_the_time_is_spent(crossed):
     assert {p.tokens for p in crossed.points} == {16, 64}
     # A disturbance may add a remark on a form that seemed far too slow.
@@ -134,13 +115,13 @@ def test_a_form_is_compared_with_float64_once_for_each_head_dim(monkeypatch):
 
 
 def test_slow_calls_are_repeated_less():
-    assert [crossover_measure._at_once(t, GPU) for t in ([], [0.2], [5.0], [774.0])] == [
+    assert [clock._at_once(t, GPU) for t in ([], [0.2], [5.0], [774.0])] == [
         1,
         10,
         4,
         1,
     ]
-    assert crossover_measure._at_once([0.2], CPU) == 1
+    assert clock._at_once([0.2], CPU) == 1
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from saccade.bench.crossover import measure as crossover_measure
-from saccade.bench.crossover.lines import LINES, make_point
+from saccade.bench import clock
+from saccade.bench.crossings import make_point
+from saccade.bench.crossover.measure import LINES
 from saccade.bench.crossover.run import CrossoverFindings, tell
 from saccade.bench.shapes import Shape
 from tests.bench.simulated_gpu import simulate
@@ -113,13 +114,13 @@ def test_every_round_begins_with_another_line():
     order = []
     lines = [LINE[name] for name in ("softmax", "direct", "efficient")]
     calls = {line: (lambda name=line.name: order.append(name)) for line in lines}
-    crossover_measure.take_turns(calls, torch.device("cpu"), 0.0)
+    clock.take_turns(calls, torch.device("cpu"), 0.0)
     names = [line.name for line in lines]
     assert order == names + names[1:] + names[:1] + names[2:] + names[:2]
 
 
 def test_unsteady_calls_are_repeated_for_longer():
     steady, unsteady = {LINE["direct"]: [1.0, 1.0, 1.1]}, {LINE["direct"]: [1.0, 2.0, 5.0]}
-    assert crossover_measure._patience(steady, 0.5) == 0.5
-    assert crossover_measure._patience(steady | {LINE["softmax"]: [1.0, 2.0, 5.0]}, 0.5) == 1.0
-    assert crossover_measure._patience(unsteady, 0.5) == 1.0
+    assert clock._patience(steady, 0.5) == 0.5
+    assert clock._patience(steady | {LINE["softmax"]: [1.0, 2.0, 5.0]}, 0.5) == 1.0
+    assert clock._patience(unsteady, 0.5) == 1.0

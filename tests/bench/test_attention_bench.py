@@ -7,9 +7,16 @@ import torch
 
 from saccade.bench.accuracy import Problem
 from saccade.bench.attention import MECHANISMS, Runner, prepare
-from saccade.bench.mechanisms import Mechanism, Operation, Setting, quadratic_flops
-from saccade.bench.peers import taylor_formula, taylor_unfused
-from saccade.bench.results import AttentionResult, Roof, Timing
+from saccade.bench.clock import Roof, Timing
+from saccade.bench.mechanisms import (
+    Mechanism,
+    Operation,
+    Setting,
+    quadratic_flops,
+    taylor_formula,
+    taylor_unfused,
+)
+from saccade.bench.results import AttentionResult
 from saccade.bench.shapes import Grid, Shape
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.layers import ATTENTIONS, list_attentions

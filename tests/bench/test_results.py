@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from saccade.bench.calibration import device_key, write_costs
-from saccade.bench.output import write_attention
+from saccade.bench.clock import Roof, Timing
+from saccade.bench.findings import write_attention
 from saccade.bench.plots import _comparable
 from saccade.bench.presets import PRESETS, Target, judge
-from saccade.bench.results import AttentionResult, Roof, Row, Timing, crossover, softmax_crossovers
+from saccade.bench.results import AttentionResult, Row, crossover, softmax_crossovers
 from saccade.bench.tables import as_markdown, provenance, summaries, unsteady
 from saccade.environment import describe_environment, hardware_slug
 from saccade.errors import ConfigError

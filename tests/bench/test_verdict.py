@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from saccade.bench.verdict import efficiency as efficiency_module
-from saccade.bench.verdict.efficiency import best, measure_efficiency
-from saccade.bench.verdict.measure import ModelPoint, measure_sizes
+from saccade.bench.verdict import measure as efficiency_module
+from saccade.bench.verdict.findings import judge, told
+from saccade.bench.verdict.measure import ModelPoint, best, measure_efficiency, measure_sizes
 from saccade.bench.verdict.subject import Facts, Subject
-from saccade.bench.verdict.words import judge, told
 from saccade.cli.bench_target import subject_of
 from saccade.errors import ConfigError
 from tests.study.conftest import finished, plan

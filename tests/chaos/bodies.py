@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from saccade.cli.runs import open_run
+from saccade.cli.sources import open_run
 from saccade.config import dump_config, parse_config
 from saccade.data.images import BadImageError, read_image
 from saccade.data.pickles import unpickle
 from saccade.data.split_record import SplitRecord
-from saccade.errors import SaccadeError, TrainingError
+from saccade.errors import SaccadeError, TrainingError, is_out_of_memory
 from saccade.io import parse_arrays, parse_json, parse_yaml
 from saccade.report.collect import collect
 from saccade.runs import RunFolder
@@ -30,7 +30,6 @@ from saccade.study import compare, make_plan
 from saccade.study.tuning import Settings, TuningFolder, join_search, start_search, tune
 from saccade.train import train
 from saccade.train.inference import evaluate_run
-from saccade.train.memory import is_out_of_memory
 from tests.study.tiny_search import tiny_search
 from tests.train.tiny_runs import tiny
 

@@ -51,6 +51,21 @@ def test_lists_are_cheap(kind: str) -> None:
     assert len(done.stdout.split()) >= (2 if kind == "weights" else 4)
 
 
+def test_what_is_loaded_late_or_never() -> None:
+    """The compiler takes longer to load than torch, and scikit-learn as long as a short run."""
+    code = (
+        "import sys\nimport saccade.bench.attention, saccade.explain.maps, saccade.train.run\n"
+        "from saccade.config import DataConfig\nfrom saccade.data import load_splits\n"
+        "from saccade.models import create_model\n"
+        "create_model('vit_micro_patch4_32', 'taylorshift')\n"
+        "load_splits(DataConfig(name='digits'))\n"
+        "loaded = {'torch._dynamo', 'torch._inductor', 'sympy', 'sklearn'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_command_is_listed(saccade: Saccade) -> None:
     code, out, _ = saccade("--help")
     assert code == 0
@@ -621,7 +636,7 @@ def test_a_closed_stderr_stops_nothing_and_gets_no_file(recipe: Path, tmp_path: 
     assert json.loads(done.stdout)["epochs"] == 2
     look = "import os; os.write(2, b'x'); print(os.readlink('/proc/self/fd/2'))"
     code = (
-        "import subprocess, sys\nfrom saccade.cli.streams import open_closed_streams\n"
+        "import subprocess, sys\nfrom saccade.cli.terminal import open_closed_streams\n"
         "open_closed_streams()\nsys.stderr.write('unseen')\n"
         f"subprocess.run([sys.executable, '-c', {look!r}], check=True)\n"
     )

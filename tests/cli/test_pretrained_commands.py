@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from benchmarks.ship_weights import ship_run
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -19,7 +20,6 @@ from saccade.models.pretrained import default_pretrained, list_pretrained
 from saccade.runs import RunFolder
 from saccade.train import load_model, train
 from saccade.train.initialize import with_pretrained_model
-from saccade.train.shipping import ship_run
 from tests.train.tiny_runs import tiny
 
 DIGITS = "hybrid_cifar.digits"

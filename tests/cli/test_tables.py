@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from saccade.cli.evaluate import _table
-from saccade.cli.tables import fit, padded, print_table
+from saccade.cli.terminal import fit, padded, print_table
 from saccade.study.comparison import ComparisonFolder, Job, Plan
 from saccade.study.comparison.status import describe_runs
 from saccade.study.comparison.status_view import StatusView

@@ -1,6 +1,8 @@
 """Comparisons as jobs of a real Slurm: requeued, killed, preempted, out of time, and joined."""
 
 import json
+import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -108,6 +110,27 @@ def test_interrupted_launcher_leaves_its_jobs_to_the_next(
     assert finished_at(out).items() >= done.items()
     assert_nothing_twice_or_lost(out, plan, made_here)
     assert {len(steps) for steps in starts(out).values()} == {1}
+
+
+def test_ctrl_c_while_jobs_are_submitted_loses_none(
+    cluster: Cluster, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal sends Ctrl-C to `sbatch` too, here a slow one."""
+    slow, real = tmp_path / "sbatch", shutil.which("sbatch")
+    slow.write_text(f'#!/bin/sh\ntouch {tmp_path}/begun\nsleep 5\nexec {real} "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    command = start_comparison(plan, tmp_path / "study", "--jobs", 2)
+    cluster.wait((tmp_path / "begun").exists)
+    launcher = psutil.Process(command.process.pid)
+    for process in (*launcher.children(recursive=True), launcher):
+        process.send_signal(signal.SIGINT)
+    code, _, err = command.end()
+    assert code == 130, err
+    jobs = jobs_of(tmp_path / "study")
+    assert jobs.keys() == {job.name for job in plan.jobs()}
+    assert set(jobs.values()) <= cluster.jobs().keys()
+    assert f"scancel {jobs['softmax/seed-0'].partition('_')[0]} cancels them" in err
 
 
 def test_resume_submits_only_what_is_missing(

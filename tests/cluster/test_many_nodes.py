@@ -1,6 +1,7 @@
 """The scripts of `examples/slurm` on a real Slurm: a run on two nodes, an array of seeds."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -34,23 +35,30 @@ def trainer_on(node: str) -> psutil.Process:
     return process
 
 
+def submit(
+    cluster: Cluster, folder: Path, changes: Sequence[str], *options: str
+) -> tuple[str, RunFolder, Path]:
+    """Submit `train.sbatch` with the tiny recipe: the job, the folder of its run, and its log."""
+    recipe, run, log = folder / "tiny.yaml", RunFolder(folder / "run"), folder / "log"
+    recipe.write_text(dump_config(tiny("train.device=cpu", *changes)))
+    asked = (*SMALL, *options, f"--output={log}")
+    script = SCRIPTS / "train.sbatch"
+    job = cluster.command("sbatch", "--parsable", *asked, script, recipe, run.path).strip()
+    cluster.wait(lambda: run.exists() and len(run.metrics("epoch")) >= 3)
+    return job, run, log
+
+
 @pytest.mark.parametrize(("strategy", "hangs"), [("ddp", True), ("fsdp", False)])
 def test_run_on_two_nodes_goes_on_after_a_kill_on_one(
     cluster: Cluster, launch: Launch, tmp_path: Path, strategy: str, hangs: bool
 ) -> None:
     """If the process on the other node hangs, only the agents tell that it has to start again."""
-    changes = (f"train.epochs={EPOCHS}", f"train.strategy={strategy}", "train.device=cpu")
-    undisturbed = launch(tiny(*changes), tmp_path / "here", world_size=2)
+    changes = (f"train.epochs={EPOCHS}", f"train.strategy={strategy}")
+    undisturbed = launch(tiny("train.device=cpu", *changes), tmp_path / "here", world_size=2)
     for process in undisturbed:
         process.join(PATIENCE_S)
         assert process.exitcode == 0
-    recipe, run = tmp_path / "tiny.yaml", RunFolder(tmp_path / "run")
-    recipe.write_text(dump_config(tiny(*changes)))
-    script = SCRIPTS / "train.sbatch"
-    log = tmp_path / "log"
-    words = ("sbatch", "--parsable", *SMALL, f"--output={log}", script, recipe, run.path)
-    job = cluster.command(*words).strip()
-    cluster.wait(lambda: run.exists() and len(run.metrics("epoch")) >= 3)
+    job, run, log = submit(cluster, tmp_path, changes)
     if hangs:
         trainer_on("node1").suspend()
     trainer_on("node2").kill()
@@ -63,19 +71,25 @@ def test_run_on_two_nodes_goes_on_after_a_kill_on_one(
 
 
 def test_run_on_two_nodes_saves_when_it_is_requeued(cluster: Cluster, tmp_path: Path) -> None:
-    recipe, run = tmp_path / "tiny.yaml", RunFolder(tmp_path / "run")
-    recipe.write_text(dump_config(tiny("train.epochs=30", "train.device=cpu")))
-    script = SCRIPTS / "train.sbatch"
-    log = tmp_path / "log"
-    words = ("sbatch", "--parsable", *SMALL, f"--output={log}", script, recipe, run.path)
-    job = cluster.command(*words).strip()
-    cluster.wait(lambda: run.exists() and len(run.metrics("epoch")) >= 3)
+    job, run, log = submit(cluster, tmp_path, ["train.epochs=30"])
     cluster.command("scontrol", "requeue", job)
     time.sleep(1)
     assert cluster.end_of(job) == "COMPLETED", log.read_text()[-4000:]
     (again,) = run.environment()["resumed"]
     assert again["step"] > 0
     assert run.is_finished()
+
+
+def test_run_on_two_nodes_queues_itself_again_at_its_time_limit(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Slurm announces the limit up to 30 s early: at least a minute after the start."""
+    endless = ("train.epochs=100000", "run.checkpoint_every_steps=1000", "run.keep_last=1")
+    _, run, log = submit(cluster, tmp_path, endless, "--time=2", "--signal=TERM@30")
+    cluster.wait(lambda: run.environment()["resumed"])
+    (again,) = run.environment()["resumed"]
+    assert again["step"] > 0
+    assert f"stopped at step {again['step']} and saved" in log.read_text()
 
 
 def test_array_of_seeds_goes_on_when_one_is_requeued(cluster: Cluster, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from saccade.config import load_config
 from saccade.convert.conversion import Conversion, convert
-from saccade.convert.speed import TOKENS
+from saccade.convert.diagnosis import TOKENS
 from saccade.train import train
 
 RECIPE = (
@@ -30,7 +30,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def few_tokens() -> object:
     """Speed at few tokens: its figures are not read here."""
     patch = pytest.MonkeyPatch()
-    patch.setattr("saccade.convert.speed.TOKENS", (16, 64))
+    patch.setattr("saccade.convert.diagnosis.TOKENS", (16, 64))
     assert TOKENS == (1024, 4096, 16384)
     yield
     patch.undo()

@@ -21,7 +21,7 @@ from saccade.runs import RunFolder
 from saccade.train.build import load_model
 from saccade.train.distributed import Ranks
 from saccade.train.inference import Predictor, evaluate_run
-from saccade.train.initial import InitialWeights
+from saccade.train.initialize import InitialWeights
 from saccade.train.progress import SilentReporter
 from saccade.train.signals import StopRequest
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from saccade.data import DatasetInfo, Split
-from saccade.data.splits import channel_statistics
+from saccade.data.normalization import channel_statistics
 from tests.cli.conftest import saccade
 
 __all__ = ["saccade", "toy"]

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from saccade.data.download import download
-from saccade.data.fetch import fetch
+from saccade.data.fetch import download, fetch
 from saccade.data.sources import SOURCES, Archive
 from saccade.errors import DataError
 from tests.data.test_sources import MNIST, idx_files
@@ -133,7 +132,7 @@ def test_a_missing_file_or_server_is_a_one_line_error(server: Server, tmp_path: 
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from saccade.data.download import download
+from saccade.data.fetch import download
 from saccade.errors import FullDiskError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))

@@ -10,7 +10,7 @@ import pytest
 from saccade.config import DataConfig
 from saccade.data import load_splits
 from saccade.errors import ConfigError, DataError
-from saccade.explain.misclassified import predictions_of
+from saccade.explain.data_pictures import predictions_of
 from saccade.runs import Predictions, RunFolder
 from saccade.train import train
 from saccade.train.run_data import load_run_data

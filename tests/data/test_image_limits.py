@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 from saccade.data import DatasetInfo
-from saccade.data.archives import read_members
 from saccade.data.check import check_folder
+from saccade.data.decoders import decode_parquet
 from saccade.data.images import (
     MAX_FILE_BYTES,
     MAX_MEMORY_BYTES,
@@ -26,7 +26,7 @@ from saccade.data.images import (
     load_rgb,
     read_image,
 )
-from saccade.data.parquet import decode_parquet
+from saccade.data.local_copies import read_members
 from saccade.errors import DataError
 from saccade.train.image_inputs import open_picture
 from tests.data.pictures import bomb, good_folder, save

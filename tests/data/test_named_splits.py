@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from saccade.config import DataConfig
 from saccade.data import Splits, load_splits
-from saccade.data.named_splits import fold_by_name, hold_out_by_name, name_draws, subset_by_name
+from saccade.data.stratify import fold_by_name, hold_out_by_name, name_draws, subset_by_name
 from tests.data.pictures import digits_folder
 from tests.data.test_splits import LABELS
 

@@ -7,7 +7,7 @@ import torch
 
 from saccade.config import AugmentConfig
 from saccade.data import DatasetInfo, Split, make_loader
-from saccade.data.sequences import GRANULE
+from saccade.data.loader import GRANULE
 from saccade.errors import ConfigError
 
 COUNT, LONGEST = 403, 500

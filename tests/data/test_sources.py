@@ -26,10 +26,10 @@ from PIL import Image
 
 from saccade.config import DataConfig
 from saccade.data import load_splits
-from saccade.data.archives import places
 from saccade.data.cache import Arrays, cache_path, read_cache
-from saccade.data.cifar import CIFAR10_PICKLES
-from saccade.data.fetch import fetch, read_local
+from saccade.data.decoders import CIFAR10_PICKLES
+from saccade.data.fetch import fetch
+from saccade.data.local_copies import places, read_local
 from saccade.data.pickles import unpickle
 from saccade.data.sources import SOURCES, Source
 from saccade.errors import DataError
@@ -144,7 +144,7 @@ def test_links_are_followed_once(tmp_path: Path, fake: Arrays, source: Source) -
 LOCKED = """
 import sys
 from pathlib import Path
-from saccade.data.archives import places
+from saccade.data.local_copies import places
 from saccade.data.pickles import unpickle
 print(*(place.name for place in places(Path(sys.argv[1]))))
 """

@@ -1,15 +1,19 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 
 from saccade.config import DataConfig
 from saccade.data import DATASETS, list_datasets, load_splits, stratified_split
+from saccade.data.held_out import read_digits
+from saccade.data.normalization import channel_statistics
 from saccade.data.sources import SOURCES
-from saccade.data.splits import channel_statistics, stratified_fold, stratified_subset
+from saccade.data.stratify import stratified_fold, stratified_subset
 from saccade.errors import ConfigError, DataError, UnknownNameError
 from tests.data.pictures import good_folder
 
@@ -69,6 +73,14 @@ def test_digits_load_without_any_file() -> None:
     assert splits.train.images is not None
     assert splits.train.images.dtype == torch.uint8
     assert int(splits.train.images.max()) == 255
+
+
+def test_the_file_of_digits_holds_what_scikit_learn_loads() -> None:
+    images, labels = read_digits()
+    values, expected_labels = load_digits(return_X_y=True)
+    assert (images.dtype, images.shape, labels.dtype) == (np.uint8, (1797, 1, 8, 8), np.int64)
+    assert (images.reshape(1797, 64) == (values * (255 / 16)).round()).all()
+    assert (labels == expected_labels).all()
 
 
 def test_the_test_set_of_digits_does_not_follow_the_split_seed() -> None:

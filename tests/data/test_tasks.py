@@ -12,12 +12,11 @@ from scipy import ndimage
 
 from saccade.config import DataConfig
 from saccade.data import load_splits
-from saccade.data.sequence_sets import _make_listops, _make_pathfinder, _make_recall
-from saccade.data.tasks.draws import part_key
-from saccade.data.tasks.generate import make_items
-from saccade.data.tasks.listops import SYMBOLS, listops
-from saccade.data.tasks.pathfinder import SETTINGS, PathfinderSettings, pathfinder
-from saccade.data.tasks.recall import recall
+from saccade.data.listops import SYMBOLS, listops
+from saccade.data.pathfinder import SETTINGS, PathfinderSettings, pathfinder
+from saccade.data.randomness import part_key
+from saccade.data.recall import recall
+from saccade.data.sequence_sets import make_items, name_arrays
 from saccade.errors import ConfigError, DataError, UnknownNameError
 
 TRAIN, TEST = part_key(0, "train"), part_key(0, "test")
@@ -169,12 +168,10 @@ def test_recall_answers_are_those_of_a_dictionary(pairs: int, length: int) -> No
 
 
 MAKERS = {
-    "listops_lra": (partial(_make_listops, "lra", TRAIN), 1100),
-    "pathfinder": (partial(_make_pathfinder, TRAIN, SETTINGS[32]), 1100),
+    "listops_lra": (partial(listops, "lra", TRAIN), 1100),
+    "pathfinder": (partial(pathfinder, TRAIN, settings=SETTINGS[32]), 1100),
     "recall": (
-        partial(
-            _make_recall, TRAIN, {"num_pairs": 4, "num_keys": 16, "num_values": 8, "length": 9}
-        ),
+        partial(recall, TRAIN, num_pairs=4, num_keys=16, num_values=8, length=9),
         3000,
     ),
 }
@@ -186,7 +183,7 @@ def test_items_are_the_same_for_any_number_of_workers(name: str) -> None:
     alone, shared = make_items(make, count, 0), make_items(make, count, 2)
     assert alone.keys() == shared.keys()
     assert all(torch.equal(alone[key], shared[key]) for key in alone)
-    part = make(7, 9)
+    part = name_arrays(make(7, 9))
     assert all(np.array_equal(alone[key][7:9].numpy(), part[key]) for key in part)
 
 

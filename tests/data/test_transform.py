@@ -8,9 +8,8 @@ from torch import Tensor
 
 from saccade.config import AugmentConfig
 from saccade.data import DatasetInfo, Split
-from saccade.data.mixing import _beta, mix, mix_targets
 from saccade.data.randomness import Purpose, make_key
-from saccade.data.transform import Stream, Transform, resized_boxes
+from saccade.data.transform import Stream, Transform, _beta, mix, mix_targets, resized_boxes
 
 KEY = make_key(11, 2, Purpose.AUGMENT)
 

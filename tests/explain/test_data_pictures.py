@@ -10,10 +10,10 @@ import pytest
 from saccade.config import AugmentConfig
 from saccade.data import load_splits
 from saccade.explain.data_figures import _heading
-from saccade.explain.data_pictures import describe_augmentation
-from saccade.explain.misclassified import (
+from saccade.explain.data_pictures import (
     confident_mistakes,
     confused_pairs,
+    describe_augmentation,
     predictions_of,
 )
 from saccade.runs import Predictions, RunFolder

@@ -13,7 +13,7 @@ from PIL import Image
 
 from saccade.config import load_config
 from saccade.data import load_splits
-from saccade.explain.sheet import PIXELS_PER_INCH
+from saccade.plotting import PIXELS_PER_INCH
 from tests.cli.conftest import Saccade
 from tests.waiting import PATIENCE_S
 

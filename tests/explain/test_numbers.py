@@ -10,7 +10,7 @@ from saccade.errors import ConfigError
 from saccade.explain import overlay
 from saccade.explain.explanation import spread
 from saccade.explain.foreground import mass_on_foreground
-from saccade.explain.measures import describe_map, relative_to_uniform
+from saccade.explain.maps import describe_map, relative_to_uniform
 
 
 def test_statistics_of_a_uniform_and_a_one_hot_map() -> None:

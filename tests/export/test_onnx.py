@@ -63,9 +63,13 @@ def test_no_graph_holds_the_number_of_tokens_fast(attention: str, algorithm: str
     torch.testing.assert_close(found.module()(x), layer(x))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "fp16"])
 def test_images_through_every_attention(precision: str) -> None:
-    """All in one model, because every export takes seconds; one by one they are slow tests."""
+    """All in one model, because every export takes seconds; one by one they are slow tests.
+
+    The float32 graph of images is held to float64 in `test_pt2_through_every_attention`, and its
+    operators as ONNX in float32 in `test_sequences_through_every_attention`.
+    """
     model = with_every_attention(image_model)
     checked = build_onnx(model, ExportOptions(precision=precision))
     assert_equal(checked.proto, model, {"fp32": 1e-4, "fp16": 5e-3}[precision])

@@ -1,11 +1,12 @@
-"""The snippets of docs/integrations.md run, and their comments are true."""
+"""The snippets of docs/integrations.md and of timm in the README run; their comments are true."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"
+ROOT = Path(__file__).parents[2]
+PAGE, README = ROOT / "docs" / "integrations.md", ROOT / "README.md"
 SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
 STARTS = "('{["
 COMMENTED = re.compile(r"^(\S.*?)  # (\S.*)$", flags=re.MULTILINE)
@@ -20,6 +21,13 @@ def test_snippets_run(code):
             value = re.match(r"\(.*?\)|'.*?'|\{.*?\}|\[.*?\]", said)[0]
             found = eval(expression, names)
             assert (list(found) if value[0] == "[" else found) == eval(value)
+
+
+def test_the_snippet_of_the_readme_runs():
+    (code,) = re.findall(r"^```py\n(.*?)^```", README.read_text(), flags=re.DOTALL | re.MULTILINE)
+    names = {}
+    exec(compile(code, README.name, "exec"), names)
+    assert type(names["model"].blocks[0].attn).__module__ != "timm.layers.attention"
 
 
 def test_there_are_snippets_with_comments():

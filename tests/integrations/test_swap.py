@@ -199,7 +199,7 @@ def test_bad_arguments_change_nothing():
         swap_attention(model, "tailor")
     with pytest.raises(ConfigError, match=r"layers must be indices from 0 to 1, got \[2\]"):
         swap_attention(model, "taylor", layers=[2])
-    with pytest.raises(ConfigError, match=r"coefficients=\(-1, 1, 1\)"):
+    with pytest.raises(ConfigError, match=r"coefficients must .*, got \(-1, 1, 1\)"):
         swap_attention(model, "taylor", coefficients=(-1, 1, 1))
     wide = timm.create_model("vit_tiny_patch16_224", embed_dim=320, num_heads=2, depth=1)
     with pytest.raises(ConfigError, match="head_dim must be at most 128 with backend='triton'"):

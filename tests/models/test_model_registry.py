@@ -71,8 +71,26 @@ def distinct_tiny_models() -> list[str]:
     return list(names.values())
 
 
+def compiled_soon() -> list[tuple[str, str]]:
+    """Two models for every attention, in turn, so that every model has several attentions.
+
+    A model calls all attentions in the same way, and each is compiled by itself in `tests/layers`.
+    The other pairs are slow tests.
+    """
+    models, attentions = distinct_tiny_models(), list_attentions()
+    turns = (0, len(models) // 2)
+    pairs = [(models[(i + t) % len(models)], x) for i, x in enumerate(attentions) for t in turns]
+    assert {name for name, _ in pairs} == set(models)
+    return pairs
+
+
+SOON = compiled_soon()
+LATER = [pair for pair in product(distinct_tiny_models(), list_attentions()) if pair not in SOON]
+
+
 @pytest.mark.parametrize(
-    ("name", "attention"), list(product(distinct_tiny_models(), list_attentions()))
+    ("name", "attention"),
+    [*SOON, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in LATER)],
 )
 @torch.no_grad()
 def test_compiles_without_graph_breaks(name: str, attention: str) -> None:

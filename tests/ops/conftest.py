@@ -9,12 +9,12 @@ def few_processors(monkeypatch, request):
     """Play a device so small that sums over few tokens are split, and forget it afterwards."""
     pytest.importorskip("triton")
     from saccade.ops.taylor.triton import efficient_splits
-    from saccade.ops.taylor.triton.shapes import form_of
+    from saccade.ops.taylor.triton.shapes import call_shape_of
 
-    form_of.cache_clear()
+    call_shape_of.cache_clear()
     monkeypatch.setattr(efficient_splits, "multiprocessors", lambda device: request.param)
     yield
-    form_of.cache_clear()
+    call_shape_of.cache_clear()
 
 
 @pytest.fixture(params=[(9, 0), (8, 0)], ids=["hopper", "ampere"])
@@ -22,14 +22,14 @@ def blocks_of_bfloat16(request, monkeypatch):
     """Let products of float32 have the blocks that those of bfloat16 have on some device."""
     pytest.importorskip("triton")
     from saccade.ops.taylor.triton import configs
-    from saccade.ops.taylor.triton.shapes import form_of
+    from saccade.ops.taylor.triton.shapes import call_shape_of
 
     blocks_for = configs.blocks_for
 
     def chosen(kernel, width, *_):
         return blocks_for(kernel, width, torch.bfloat16, request.param)
 
-    form_of.cache_clear()
+    call_shape_of.cache_clear()
     monkeypatch.setattr(configs, "blocks_for", chosen)
     yield
-    form_of.cache_clear()
+    call_shape_of.cache_clear()

@@ -69,7 +69,7 @@ def in_parts(p):
         if launcher.name == "hopper_forward":
             q, k = arguments[9:11]
             place = (k.base.data_ptr() - out.data_ptr()) / head
-            inside = place if 0 <= place < p.form.batch_heads else None
+            inside = place if 0 <= place < p.call.batch_heads else None
             found.append([q.shape[0], q.shape[1], inside, (arguments[14] - out.data_ptr()) / head])
     return found
 

@@ -30,7 +30,7 @@ KERNELS = {
 
 def backward(p):
     """The gradients of q, k and v, of nothing in particular."""
-    f = p.form
+    f = p.call
     out = torch.zeros(f.batch, f.heads, f.queries, f.width, dtype=torch.bfloat16)
     total = torch.ones(f.batch_heads, f.queries)
     return run_direct_backward.__wrapped__(p, out, out, total)
@@ -90,7 +90,7 @@ def dry_run(p):
 
 def apart(dim, queries):
     """Whether the places of blocks that go by are memory apart."""
-    form = replace(problem(dim).form, queries=queries)
+    form = replace(problem(dim).call, queries=queries)
     return kernels.keys_launch(form).constants["APART"]
 
 

@@ -90,13 +90,13 @@ FUNCTIONS = [softmax_attention, taylor_attention, linear_attention]
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda q, k, v: (q[0], k, v), r"q has shape|phi_q has shape"),
+        (lambda q, k, v: (q[0], k, v), r"(phi_)?q must have shape"),
         (lambda q, k, v: (q[..., :0], k[..., :0], v), "D at least 1"),
-        (lambda q, k, v: (q[..., :3], k, v), "differ"),
-        (lambda q, k, v: (q[:1], k, v), "differ"),
-        (lambda q, k, v: (q, k, v[:, :, :3]), "v has shape"),
+        (lambda q, k, v: (q[..., :3], k, v), "batch, heads and width"),
+        (lambda q, k, v: (q[:1], k, v), "batch, heads and width"),
+        (lambda q, k, v: (q, k, v[:, :, :3]), "v must have shape"),
         (lambda q, k, v: (q.long(), k.long(), v.long()), "dtype"),
-        (lambda q, k, v: (q.float(), k, v), "one dtype"),
+        (lambda q, k, v: (q.float(), k, v), "must have the dtype"),
         (lambda q, k, v: (q.to("meta"), k, v), "meta"),
     ],
 )

@@ -71,11 +71,11 @@ def test_an_operation_is_compiled_at_once_where_it_can_and_once(monkeypatch):
     )
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing.pop(0))
     run = launches.compiled_at_once(lambda problem: done.append("run"))
-    here = SimpleNamespace(q=SimpleNamespace(is_cuda=False), form=SimpleNamespace(kind="narrow"))
-    there = SimpleNamespace(q=SimpleNamespace(is_cuda=True), form=SimpleNamespace(kind="narrow"))
+    here = SimpleNamespace(q=SimpleNamespace(is_cuda=False), call=SimpleNamespace(kind="narrow"))
+    there = SimpleNamespace(q=SimpleNamespace(is_cuda=True), call=SimpleNamespace(kind="narrow"))
     for problem in (here, there, there, there):
         run(problem)
     assert done == ["run", "run", "compiled", "run", "run"]
-    there.form.kind = "wide"
+    there.call.kind = "wide"
     run(there)
     assert done[-2:] == ["compiled", "run"]

@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 
 from saccade.errors import ConfigError
 from saccade.ops import taylor_attention
+from saccade.ops.compilation import constant_when_compiled
 from saccade.ops.taylor import direct
 from tests.ops.mechanisms import make_inputs
 
@@ -29,6 +30,14 @@ def attend(request):
 @pytest.fixture
 def qkv():
     return [x.float() for x in make_inputs(batch=1, heads=2, queries=5, dim=8)[:3]]
+
+
+def test_constants_of_compiled_code_are_marked_as_torch_marks_them():
+    ours, theirs = (
+        mark(lambda: None)
+        for mark in (constant_when_compiled, torch.compiler.assume_constant_result)
+    )
+    assert vars(ours) == vars(theirs) != {}
 
 
 def test_a_second_derivative_raises_whatever_the_loss(attend, qkv):

@@ -50,7 +50,7 @@ def test_symmetric_thresholds_balance_their_own_counts(d):
 @pytest.mark.parametrize("d", [0, -3])
 def test_threshold_of_no_width_is_refused(d):
     for threshold in (speed_threshold, memory_threshold):
-        with pytest.raises(ConfigError, match=f"d={d}"):
+        with pytest.raises(ConfigError, match=f"d must be at least 1, got {d}"):
             threshold(d)
 
 
@@ -86,7 +86,9 @@ def test_auto_goes_by_calibration_and_never_where_it_found_no_crossing(monkeypat
 
 
 def test_heads_too_wide_for_the_fused_kernels_are_refused():
-    with pytest.raises(ConfigError, match="head_dim=256: the fused kernels take at most 128"):
+    with pytest.raises(
+        ConfigError, match="head_dim must be at most 128 for the fused kernels, got 256"
+    ):
         explain_choice(4096, head_dim=256, backend="triton")
 
 

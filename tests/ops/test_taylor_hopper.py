@@ -20,7 +20,7 @@ pytest.importorskip("triton")
 
 from saccade.ops.taylor.triton import direct, direct_hopper, shapes
 from saccade.ops.taylor.triton.direct_hopper import suits_backward, suits_forward
-from saccade.ops.taylor.triton.shapes import form_of
+from saccade.ops.taylor.triton.shapes import call_shape_of
 from tests.ops.hopper_calls import (
     both_kinds,
     both_widths,
@@ -35,7 +35,7 @@ from tests.ops.hopper_calls import (
 
 
 def suits(*qkv, **options):
-    return suits_forward(problem_of(*qkv, **options).form)
+    return suits_forward(problem_of(*qkv, **options).call)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_keys_and_queries_may_differ_in_number():
 
 
 def test_a_series_without_s_is_left_to_the_other_kernel():
-    form = problem_of(*nowhere()).form
+    form = problem_of(*nowhere()).call
     assert suits_forward(form)
     assert not suits_forward(replace(form, b=0.0))
 
@@ -95,13 +95,13 @@ both_passes = pytest.mark.parametrize(
     ids=str,
 )
 def test_other_shapes_and_dtypes_are_left_to_the_other_kernel(shape, suited):
-    assert not suited(problem_of(*nowhere(**shape)).form)
+    assert not suited(problem_of(*nowhere(**shape)).call)
 
 
 @both_passes
 def test_masks_other_widths_and_strides_are_left_to_the_other_kernel(suited):
     def suits(*qkv, **options):
-        return suited(problem_of(*qkv, **options).form)
+        return suited(problem_of(*qkv, **options).call)
 
     q, k, v = nowhere()
     assert suits(q, k, v)
@@ -117,10 +117,10 @@ def test_masks_other_widths_and_strides_are_left_to_the_other_kernel(suited):
 @both_passes
 @pytest.mark.parametrize("capability", [(8, 0), (8, 9), (10, 0), (12, 0)])
 def test_other_devices_are_left_to_the_other_kernel(capability, suited, monkeypatch):
-    form_of.cache_clear()
+    call_shape_of.cache_clear()
     monkeypatch.setattr(shapes, "capability", lambda device: capability)
-    taken = suited(problem_of(*nowhere()).form)
-    form_of.cache_clear()
+    taken = suited(problem_of(*nowhere()).call)
+    call_shape_of.cache_clear()
     assert not taken
 
 

@@ -40,7 +40,7 @@ FIVE_PRODUCTS = ["weighted_row_gradients", "hopper_backward", "query_gradients"]
 
 
 def suits(*qkv, **options):
-    return suits_backward(problem_of(*qkv, **options).form)
+    return suits_backward(problem_of(*qkv, **options).call)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_kernels_read_the_call_and_what_was_made_of_its_rows(found, call):
     assert keys["dy_desc"] == [rows["p_dy"], *dy]
     assert [keys["p_k"], keys["p_v"]] == [read["k"][0], read["v"][0]]
     assert queries["p_q"] == read["q"][0]
-    for name in ("p_curves", "p_shifts", "p_temperature"):
+    for name in ("p_rows_a", "p_shifts", "p_temperature"):
         assert keys[name] == rows[name]
     assert keys["p_temperature"] == queries["p_temperature"]
     kn, kh, kb = read["k"][2][2::-1]

@@ -53,7 +53,7 @@ def test_one_pass_normalizes_keys_and_sums_values(splits, normalized, dim):
 
 def test_keys_are_split_where_heads_are_few():
     def splits(batch, tokens):
-        return rows.key_splits(problem_of(*nowhere(batch=batch, heads=8, tokens=tokens)).form)
+        return rows.key_splits(problem_of(*nowhere(batch=batch, heads=8, tokens=tokens)).call)
 
     assert [splits(2**17 // n, n) for n in (1024, 4096, 16384)] == [1, 4, 16]
     assert splits(1, 1024) == 8
@@ -63,7 +63,7 @@ def test_keys_are_split_where_heads_are_few():
 def heads_of(batch, heads, queries, keys=None):
     q, k, v = nowhere(batch=batch, heads=heads, tokens=max(queries, keys or 0), dim=128)
     k, v = k[:, :, :keys], v[:, :, :keys]
-    return heads_at_a_time(normalized_problem(q[:, :, :queries], k, v).form)
+    return heads_at_a_time(normalized_problem(q[:, :, :queries], k, v).call)
 
 
 def test_the_last_part_keeps_to_a_quarter():
@@ -134,7 +134,7 @@ def imitated(monkeypatch):
                 w = f.b * s + f.a * s * s
                 z = w.mean(dim=1) + f.c
                 y = (w @ v[i, j].float() + f.c * sum_v[i, j]) / f.keys
-                out[i, j], total[i, j] = f.lift * y / z[:, None], z
+                out[i, j], total[i, j] = f.output_scale * y / z[:, None], z
 
     kernels = SimpleNamespace(forward_launch=Imitation, forward_dtypes=lambda f: ())
     direct_hopper.forward_parts.cache_clear()
@@ -158,7 +158,7 @@ def test_parts_give_what_the_whole_gives(batch, heads, keys, parts, imitated, mo
     monkeypatch.setattr(direct_hopper, "suits_forward", lambda f: True)
     p = random_problem(batch, heads, keys)
     out, total = direct.run_direct(p, keep=True)
-    assert imitated[0] == [p.form]
+    assert imitated[0] == [p.call]
     monkeypatch.setattr(direct_hopper, "FREE_BYTES", 0)
     in_parts, in_parts_total = direct_hopper.run_forward(p, keep=False)
     assert len(imitated[0]) == 1 + parts

@@ -31,7 +31,7 @@ def launches(monkeypatch):
     found = []
 
     def noted(p, *_unused):
-        form = p.form
+        form = p.call
         found.append(efficient_values.values_launch(form, True))
         found.append(efficient_values.values_launch(form, False))
         out = p.new(form.batch, form.heads, form.queries, form.width).zero_()

@@ -34,7 +34,7 @@ def at_once(batch, tokens, dim, *, normalized=False):
     x = torch.empty(batch, 8, tokens, dim, dtype=torch.bfloat16, device="meta")
     temperature = torch.empty(8, device="meta") if normalized else None
     p = Problem.of(x, x, x, None, temperature, 1.0, 0.5, 1.0, 1.0, False, "ieee")
-    return efficient._samples_at_once(p.form)
+    return efficient._samples_at_once(p.call)
 
 
 def test_states_are_small_beside_the_output_and_still_fill_the_device():
@@ -45,7 +45,7 @@ def test_states_are_small_beside_the_output_and_still_fill_the_device():
     assert at_once(1, 2048, 128) == 1
 
 
-def test_lengths_of_keys_take_memory_only_where_keys_are_not_turned():
+def test_lengths_of_keys_take_memory_only_where_keys_are_not_swizzled():
     assert at_once(64, 4096, 32, normalized=True) == at_once(64, 4096, 32) == 64
     assert at_once(32, 4096, 64, normalized=True) == at_once(32, 4096, 64)
     assert at_once(256, 1024, 16, normalized=True) == at_once(256, 1024, 16)  # all in one pass
@@ -68,7 +68,7 @@ class Memory:
         self.held -= size
 
 
-# Where some part has turned keys; with 65,536 tokens few heads are left, and all rows are split.
+# Where some part has swizzled keys; with 65,536 tokens few heads are left, and all rows are split.
 TURNED = {(n, d) for n in (1024, 4096, 16384) for d in (32, 64, 128)} | {(65536, 128)}
 
 
@@ -91,7 +91,7 @@ def test_a_pass_without_gradients_keeps_to_memory_like_softmax(
     out, total = efficient.run_in_parts(p, keep=False)
     launches._dry_run_launches.reset(token)
     kernels = {launch.kernel.__name__ for launch, _ in launched}
-    assert ("accumulate_turned" in kernels) is ((tokens, dim) in TURNED)
+    assert ("accumulate_swizzled" in kernels) is ((tokens, dim) in TURNED)
     assert total is None
     assert memory.held == out.nbytes == x.nbytes
     assert memory.peak <= 1.25 * out.nbytes
@@ -111,8 +111,10 @@ def test_a_pass_without_gradients_keeps_to_memory_like_softmax(
         (0, 0, 0, (0, 0, 1, 0.0)),
     ],
 )
-def test_tiles_that_fill_no_round_are_split(tiles, most_splits, most_parts, shares):
-    assert efficient_splits.share_out(tiles, 264, most_splits, most_parts) == pytest.approx(shares)
+def test_tiles_that_do_not_fill_a_wave_are_split(tiles, most_splits, most_parts, shares):
+    assert efficient_splits.divide_tiles(tiles, 264, most_splits, most_parts) == pytest.approx(
+        shares
+    )
 
 
 @two_processors
@@ -156,14 +158,14 @@ def test_split_tiles_are_summed_in_the_memory_of_the_output(width, monkeypatch):
     assert set(inside) == {True}  # on a GPU a first call is dry_run
 
 
-def test_turned_keys_need_no_table_of_lengths(monkeypatch):
+def test_swizzled_keys_need_no_table_of_lengths(monkeypatch):
     x = torch.empty(33, 8, 1024, 64, dtype=torch.bfloat16, device="meta")
     temperature = torch.empty(8, device="meta")
     p = Problem.of(x, x, x, None, temperature, 1.0, 0.5, 1.0, 1.0, True, "ieee")
     tables, table = [], Problem.table
     monkeypatch.setattr(Problem, "table", lambda *a: tables.append(a) or table(*a))
     token = launches._dry_run_launches.set(set())
-    efficient_state.row_sums(p, room=x)
+    efficient_state.row_sums(p, scratch=x)
     assert not tables
     efficient_state.row_sums(p)
     assert tables

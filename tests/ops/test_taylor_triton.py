@@ -37,7 +37,7 @@ from saccade.ops.taylor.triton import (
 )
 from saccade.ops.taylor.triton.library import TABLE_STEP
 from saccade.ops.taylor.triton.rows import weighted_gradients
-from saccade.ops.taylor.triton.shapes import Problem, grain_of
+from saccade.ops.taylor.triton.shapes import Problem, alignment_of
 
 # The interpreter cuts bfloat16 instead of rounding it: that dtype is judged on a GPU.
 DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])]
@@ -116,7 +116,7 @@ def test_bfloat16_is_left_to_torch_where_the_gpu_cannot_multiply_it(
 @pytest.mark.parametrize(("dim", "width"), [(64, 64), (72, 64), (66, 64), (64, 50)])
 def test_rows_of_odd_width_have_smaller_blocks_on_hopper(dim, width):
     q, k, v = (torch.zeros(1, 1, 128, n, dtype=torch.bfloat16) for n in (dim, dim, width))
-    form = Problem.of(q, k, v, None, None, 1.0, 0.5, 1.0, 1.0, False, "ieee").form
+    form = Problem.of(q, k, v, None, None, 1.0, 0.5, 1.0, 1.0, False, "ieee").call
     odd = bool(dim % 8 or width % 8)
     assert form.blocks("values").rows == (64 if odd else 128)
     assert form.blocks("accumulate") == configs.blocks_for(
@@ -132,15 +132,15 @@ def test_a_device_nobody_knows_gets_the_blocks_that_ask_for_least():
     assert len({blocks((9, 0)), blocks((8, 0)), blocks((8, 6))}) == 3
 
 
-def test_keys_are_turned_where_that_was_timed():
-    def turned(dtype, capability):
+def test_keys_are_swizzled_where_that_was_timed():
+    def swizzled(dtype, capability):
         widths = (32, 64, 128)
         sizes = [configs.blocks_for("accumulate", w, dtype, capability) for w in widths]
-        return [size.turned is not None for size in sizes]
+        return [size.swizzled is not None for size in sizes]
 
-    assert turned(torch.bfloat16, (9, 0)) == [True] * 3
-    assert turned(torch.bfloat16, (8, 0)) == turned(torch.bfloat16, (10, 0)) == [False] * 3
-    assert turned(torch.float32, (9, 0)) == [False] * 3
+    assert swizzled(torch.bfloat16, (9, 0)) == [True] * 3
+    assert swizzled(torch.bfloat16, (8, 0)) == swizzled(torch.bfloat16, (10, 0)) == [False] * 3
+    assert swizzled(torch.float32, (9, 0)) == [False] * 3
 
 
 def result_and_gradients(algorithm, inputs, dtype):
@@ -178,7 +178,7 @@ def test_the_output_is_the_same_where_nothing_is_kept(algorithm, masked, monkeyp
     samples, attend = [], efficient._attend
 
     def noted(p, *rest):
-        samples.append(p.form.batch)
+        samples.append(p.call.batch)
         return attend(p, *rest)
 
     monkeypatch.setattr(efficient, "_attend", noted)
@@ -198,7 +198,7 @@ def test_states_larger_than_the_output_are_formed_anew(dim, masked, monkeypatch)
     samples, pull_back = [], efficient.run_efficient_backward
 
     def noted(p, *rest):
-        samples.append(p.form.batch)
+        samples.append(p.call.batch)
         return pull_back(p, *rest)
 
     monkeypatch.setattr(efficient, "run_efficient_backward", noted)
@@ -229,10 +229,10 @@ def test_bfloat16_is_roughly_right_in_the_interpreter(algorithm):
 
 
 def test_the_compiler_is_told_what_widths_and_strides_are_multiples_of():
-    assert grain_of(8, 40, (4096, 512, 8, 1), (4096, 40, 320, 1)) == 8
-    assert grain_of(8, 40, (4096, 512, 12, 1)) == 1
-    assert grain_of(8, 44, (4096, 512, 8, 1)) == 1
-    assert grain_of(32, 16, (4096, 512, 32, 1)) == 1  # Triton finds out
+    assert alignment_of(8, 40, (4096, 512, 8, 1), (4096, 40, 320, 1)) == 8
+    assert alignment_of(8, 40, (4096, 512, 12, 1)) == 1
+    assert alignment_of(8, 44, (4096, 512, 8, 1)) == 1
+    assert alignment_of(32, 16, (4096, 512, 32, 1)) == 1  # Triton finds out
 
 
 def test_blocks_that_go_by_fit_the_tables():
@@ -267,11 +267,11 @@ def test_tables_are_written_to_their_end(queries, dim, programs, monkeypatch):
     found = weighted_gradients(p, out, out, torch.ones(2, queries, device=DEVICE))
     assert (2, programs, dim) in added
     written = -(-queries // TABLE_STEP.value) * TABLE_STEP.value
-    for table in (found.curves, found.shifts):
+    for table in (found.rows_a, found.shifts):
         assert table[0, :written].isfinite().all()
     # Rows that do not exist add nothing to any gradient.
     assert found.shifts.count_nonzero() - found.shifts.isnan().sum() == 2 * queries
-    exact = out[0].double().sum(dim=1) * p.form.lift
+    exact = out[0].double().sum(dim=1) * p.call.output_scale
     torch.testing.assert_close(found.sum_dy.double(), exact, rtol=0, atol=1e-4)
 
 
@@ -346,9 +346,9 @@ def _forget_to_double_off_diagonal_pairs(monkeypatch):
             self.launch = unfold_launch(form)
             self.grid = self.launch.grid
 
-        def __call__(self, state, turned):
-            self.launch(state, turned)
-            turned *= 0.5
+        def __call__(self, state, state_transposed):
+            self.launch(state, state_transposed)
+            state_transposed *= 0.5
 
     monkeypatch.setattr(efficient_gradients, "_unfold_launch", Halved)
 
@@ -405,7 +405,7 @@ def test_what_cannot_run_says_why(monkeypatch):
     small = torch.randn(1, 1, 5, 8)
     with pytest.raises(ConfigError, match="on cpu"):
         taylor_attention(small, small, small, backend="triton")
-    with pytest.raises(ConfigError, match=r"expected \(1,\)"):
+    with pytest.raises(ConfigError, match=r"temperature must have shape \(1,\)"):
         taylorshift_attention(small, small, small, torch.ones(3))
 
 
@@ -432,7 +432,7 @@ def test_products_stay_whole_on_hopper(normalized):
     whole = 8 if normalized else 2  # at D = 16 and 32
     # Eight heads of 128 are enough to turn keys.
     assert len(kernels_of(lines)) == 9 + 13 + 15 + 13 + 2 * whole
-    assert len([line for line in lines if "accumulate_turned" in line]) == 3
+    assert len([line for line in lines if "accumulate_swizzled" in line]) == 3
     assert not [line for line in lines if any(fault in line for fault in FAULTS)]
     spilled = [
         int(re.search(r"(\d+) bytes spilled", line)[1]) for line in lines if "hopper" in line
@@ -467,10 +467,10 @@ def test_masked_kernels_compile_on_hopper(normalized):
 )
 def test_kernels_fit_and_hardly_spill_on_every_device(arch, dtype, dims, allowed):
     lines = machine_code("--arch", arch, "--dtype", dtype, "--dims", dims, "--normalized")
-    turned = [line for line in lines if "accumulate_turned" in line]
+    swizzled = [line for line in lines if "accumulate_swizzled" in line]
     heads = [max(map(int, head.split("x"))) for head in dims.split(",")]
     whole = sum(width <= 32 for width in heads) if dtype == "bfloat16" else 0
-    assert len(kernels_of(lines)) == 11 * len(heads) + 2 * len(turned) + 8 * whole
+    assert len(kernels_of(lines)) == 11 * len(heads) + 2 * len(swizzled) + 8 * whole
     assert not [line for line in lines if any(fault in line for fault in FAULTS)]
     spilled = {line: int(re.search(r"(\d+) bytes spilled", line)[1]) for line in lines}
     assert not [line for line, size in spilled.items() if size > allowed]

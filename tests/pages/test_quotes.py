@@ -1,6 +1,7 @@
 """Figures that lessons and guides quote from results are those of the result files."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -25,13 +26,17 @@ def percent(row: dict) -> str:
 
 @pytest.fixture(scope="module")
 def crossings():
-    """From how many tokens fused linear time was faster than softmax on the H200, by head dim."""
+    return crossings_of("fused")
+
+
+def crossings_of(form: str) -> dict[int, str]:
+    """From how many tokens a form of linear time beat softmax on the H200, by head dim."""
     lines = (RESULTS / "crossover" / "crossover_h200_202611.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.split("|")] for line in lines]
     return {
         int(row[2]): row[4].partition(" ")[0]
         for row in rows
-        if row[1:2] == ["efficient (fused) against softmax"] and row[4][0].isdigit()
+        if row[1:2] == [f"efficient ({form}) against softmax"] and row[4][0].isdigit()
     }
 
 
@@ -77,6 +82,20 @@ def test_the_page_of_a_mechanism(page, name, compared):
     assert f"reaches {percent(compared[name])}" in text(f"mechanisms/{page}.md")
 
 
+def test_the_page_of_gelu_and_elu(compared):
+    gelu, elu, softmax = (
+        percent(compared[name]) for name in ("performer_gelu", "performer_elu", "softmax")
+    )
+    page = text("mechanisms/performer-gelu-elu.md")
+    assert f"GELU reaches {gelu}, ELU {elu} and softmax {softmax}" in page
+
+
+def test_the_lesson_of_training():
+    """The lesson rounds the accuracy in the table of results."""
+    (accuracy,) = re.findall(r"`vit-micro-cifar10`.*?\| 100 \| (\d\d\.\d\d) %", text("results.md"))
+    assert f"It reaches {float(accuracy):.1f} % in 100 epochs" in text("lessons/07-training.md")
+
+
 def test_the_lesson_of_limits(crossings, gains):
     page = text("lessons/12-limits.md")
     assert f"| tokens | {' | '.join(crossings[d] for d in (16, 32, 64, 128))} |" in page
@@ -84,7 +103,10 @@ def test_the_lesson_of_limits(crossings, gains):
 
 
 def test_the_pages_that_name_a_crossing(crossings):
-    assert f"crossing was at {crossings[32]} tokens" in text("lessons/09-taylor.md")
+    page = text("lessons/09-taylor.md")
+    assert f"crossing was at {crossings[32]} tokens" in page
+    published = int(crossings_of("published")[32].replace(",", ""))
+    assert f"only from about {round(published, -2):,} tokens at D = 32" in page
     sentence = f"at {crossings[32]} tokens with a head dimension of 32, and at {crossings[64]} with"
     assert sentence in text("guides/high-resolution.md")
     listed = ", ".join(crossings[d] for d in (16, 32, 64)) + f" and {crossings[128]} tokens"

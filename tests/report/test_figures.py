@@ -12,17 +12,29 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from saccade.layers import ATTENTIONS, Attention
-from saccade.report.class_figures import WRONG, class_accuracy, confusion, shaded, spread_classes
-from saccade.report.classes import ClassCounts
+from saccade.plotting import GRID, PIXELS_PER_INCH
+from saccade.report.classes import (
+    WRONG,
+    ClassCounts,
+    class_accuracy,
+    confusion,
+    shaded,
+    spread_classes,
+)
 from saccade.report.collect import collect
-from saccade.report.comparison_figures import pareto, pareto_front
-from saccade.report.curves import accuracy_over_time, course, cut_accuracy, epoch_curves
+from saccade.report.figures import (
+    accuracy_over_time,
+    course,
+    cut_accuracy,
+    epoch_curves,
+    pareto,
+    pareto_front,
+)
 from saccade.report.findings import find
 from saccade.report.groups import Group, group_runs
-from saccade.report.inline_svg import VARIABLES, inline_svg
-from saccade.report.render import as_html
+from saccade.report.render import VARIABLES, as_html, inline_svg
 from saccade.report.sections import compose
-from saccade.report.style import GRID, PIXELS_PER_INCH, Drawing, axes_style, draw, series_of
+from saccade.report.style import Drawing, axes_style, draw, series_of
 from saccade.report.write import write_report
 from tests.report.made_runs import make_run, make_study
 

@@ -9,7 +9,7 @@ import pytest
 from saccade.report.collect import collect
 from saccade.report.environment import differences_table
 from saccade.report.findings import Findings, find
-from saccade.report.labels import label_groups
+from saccade.report.groups import label_groups
 from saccade.report.text import headline, points, sentence, significant
 from saccade.report.write import write_report
 from saccade.results import Claim

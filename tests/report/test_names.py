@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from saccade.report.class_figures import short_names
+from saccade.report.classes import short_names
 from saccade.report.collect import collect
 from saccade.report.findings import find
 from saccade.report.write import write_report

@@ -17,9 +17,8 @@ from saccade.errors import Preempted, SaccadeError, TrainingError
 from saccade.runs import RunFolder
 from saccade.study.attempts import MAX_ATTEMPTS, Attempts
 from saccade.study.comparison import ComparisonFolder, Job, Plan
-from saccade.study.comparison.initial import write_initial_weights
 from saccade.study.comparison.results import collect
-from saccade.study.comparison.work import work
+from saccade.study.comparison.work import work, write_initial_weights
 from saccade.study.tuning import Settings, TuningFolder, join_search, start_search, tune
 from saccade.study.tuning.trials import find_value
 from saccade.train import train

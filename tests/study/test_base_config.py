@@ -9,8 +9,8 @@ import pytest
 from saccade.config import with_overrides
 from saccade.errors import ConfigError
 from saccade.io import sealed, write_file
-from saccade.study.base_config import UNCHECKED
 from saccade.study.comparison import ComparisonFolder, Plan
+from saccade.study.folder import UNCHECKED
 from saccade.study.tuning import TuningFolder, join_search, tune
 from tests.study.tiny_comparison import tiny_plan
 from tests.study.tiny_search import start_tiny

@@ -26,10 +26,9 @@ from saccade.stats import (
 from saccade.study import compare
 from saccade.study.comparison import ComparisonFolder, Job, Plan, make_plan, start
 from saccade.study.comparison.fairness import UnfairError
-from saccade.study.comparison.initial import write_initial_weights
 from saccade.study.comparison.measures import measure
 from saccade.study.comparison.results import collect
-from saccade.study.comparison.work import work
+from saccade.study.comparison.work import work, write_initial_weights
 from saccade.train import train
 from tests.study.tiny_comparison import NAMES, UniformCore, last_weights, tiny_plan
 from tests.train.tiny_runs import forget_manifest, unfinish

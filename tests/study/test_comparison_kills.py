@@ -13,7 +13,7 @@ import pytest
 from saccade.data import load_splits
 from saccade.study import compare
 from saccade.study.comparison import ComparisonFolder, Plan
-from saccade.study.comparison.initial import write_initial_weights
+from saccade.study.comparison.work import write_initial_weights
 from saccade.train.loop import Trainer
 from tests.study.tiny_comparison import compare_and_exit, end_states, work_and_exit
 from tests.train.moments import dying_after, held

@@ -13,8 +13,8 @@ from saccade.errors import ConfigError, RunLockedError, UnknownNameError
 from saccade.study.comparison import ComparisonFolder
 from saccade.study.comparison.plan import Job as Run
 from saccade.study.comparison.status import describe_runs
-from saccade.study.launchers import Task, choose_launcher, local, only_launcher
-from saccade.study.slurm import SlurmLauncher, parse_options
+from saccade.study.launchers import Task, choose_launcher, local, only_launcher, parse_options
+from saccade.study.slurm import SlurmLauncher
 from saccade.study.slurm_queue import Job, find_jobs
 from saccade.study.tuning.storage import cut_torn_line
 from tests.cli.conftest import Saccade
@@ -44,6 +44,9 @@ def test_unknown_launchers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_launcher("slrum")
     with pytest.raises(ConfigError, match="--slurm needs --launcher slurm"):
         choose_launcher("local", ["partition=gpu"])
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(ConfigError, match="needs Slurm: there is no sbatch here"):
+        choose_launcher("slurm")
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(ConfigError, match=r"pip install 'saccade\[cluster\]'"):
         choose_launcher("slurm")
@@ -163,6 +166,40 @@ def test_jobs_cannot_be_asked_for_without_slurm(
     (run, *_) = describe_runs(ComparisonFolder.open(copied))
     assert (run.run, run.state) == ("softmax/seed-0", "waiting")
     assert run.reason == "Slurm does not answer, so this may be out of date"
+
+
+@pytest.fixture
+def forgetful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Slurm that knows no job any more, and attempts of its job 12_0."""
+    (tmp_path / "squeue").write_text("#!/bin/sh\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SACCADE_WORKER_ID", "slurm-12_0-abc")
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_forgotten_job_of_a_finished_run_is_not_submitted_again(tmp_path: Path) -> None:
+    task = Task("module", tmp_path, 0.0, ["run"], None, here=lambda: None)
+    with task.attempts.ending(task.attempts.begin("run", 0)):
+        pass
+    jobs = {"run": "12_0"}
+    assert SlurmLauncher({})._look(task, jobs) == [0]
+    assert jobs == {}
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_status_of_a_run_whose_job_is_forgotten(copied: Path) -> None:
+    """It does not run, also if the process of its last attempt was on another machine."""
+    folder = ComparisonFolder.open(copied)
+    (run, *_) = folder.plan.jobs()
+    (copied / "slurm").mkdir()
+    (copied / "slurm" / "jobs.json").write_text(json.dumps({run.name: "12_0"}))
+    folder.run(run).write("status.json", {"state": "running", "epoch": 1, "updated": time.time()})
+    attempt = folder.attempts.begin(run.short_name, 0)
+    attempt.path.write_text(attempt.path.read_text().replace(attempt.host, "elsewhere"))
+    (status, *_) = describe_runs(folder)
+    assert (status.run, status.job, status.state) == (run.name, "12_0", "interrupted")
+    assert status.reason == "its process is gone; --resume continues it"
 
 
 def test_torn_line_of_a_journal_is_cut(tmp_path: Path) -> None:

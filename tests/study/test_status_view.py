@@ -56,3 +56,35 @@ def test_a_short_terminal_shows_what_matters() -> None:
     assert "performer-favor/seed-33: oh" in out
     shown = sum(line.startswith(" performer-favor") for line in out.splitlines())
     assert f"and {len(states) - shown} more" in out
+
+
+@pytest.mark.parametrize("height", [8, 12, 24])
+@pytest.mark.parametrize(
+    ("width", "cells"),
+    [
+        (200, "12_9 13/40, 90 min left"),
+        (80, "12_9 13/40, 90 min left"),
+        (60, "13/40, 90 min left"),
+        (50, "13/40"),
+        (36, ""),
+    ],
+)
+def test_each_run_has_one_line_of_a_screen(width: int, cells: str, height: int) -> None:
+    """Without room the progress is cut, then left out. Long reasons take several lines."""
+    states: list[State] = ["done"] * 9 + ["running"] * 2 + ["failed"] + ["queued"] * 9
+    runs = [run(n, state, WHY * (state == "failed")) for n, state in enumerate(states)]
+    lines = printed(runs, width, height).splitlines()
+    assert lines[0].startswith("9 done, 2 running")
+    assert max(map(len, lines)) <= width
+    (head,) = (line for line in lines if line.split()[:1] == ["run"])
+    (row,) = (line for line in lines if line.startswith(" performer-favor/seed-9 "))
+    assert row.split() == ["performer-favor/seed-9", "running", *cells.split()]
+    assert ("progress" in head) == bool(cells)
+
+
+def test_a_screen_has_room_for_reasons_of_several_lines() -> None:
+    states: list[State] = ["done"] * 30 + ["failed"] + ["running"] * 9
+    runs = [run(n, state, WHY * (state == "failed")) for n, state in enumerate(states)]
+    out = printed(runs, 50, 24)
+    assert len(out.splitlines()) == 24
+    assert "No such file or directory" in " ".join(out.split())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.ship_weights import SHARES, _bound, calibrate_threshold
 
 from saccade.errors import ConfigError
-from saccade.train.confidence import SHARES, _bound, calibrate_threshold
 
 
 def model(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

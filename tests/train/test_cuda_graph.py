@@ -10,7 +10,7 @@ from saccade.data import Batch
 from saccade.errors import TrainingError
 from saccade.runs import RunFolder
 from saccade.train import train
-from saccade.train.cuda_graph import CudaGraphStep
+from saccade.train.step import CudaGraphStep
 from tests.train.tiny_runs import tiny
 
 pytestmark = pytest.mark.gpu

@@ -18,13 +18,13 @@ from saccade.data import Batch
 from saccade.errors import ConfigError, DataError, SaccadeError, TrainingError, is_out_of_memory
 from saccade.runs import RunFolder
 from saccade.train import build_model, train
+from saccade.train.checkpoint import snapshot
 from saccade.train.distributed import connect
-from saccade.train.dry_run import dry_run
 from saccade.train.guard import FiniteGuard
 from saccade.train.inference import evaluate_run
 from saccade.train.loop import Trainer
+from saccade.train.run import dry_run
 from saccade.train.step import Stepper
-from saccade.train.weights import snapshot
 from tests.data.pictures import good_folder, truncate
 from tests.train.test_resume import stopped_early
 from tests.train.tiny_runs import Start, final_state, tiny

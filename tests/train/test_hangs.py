@@ -17,7 +17,7 @@ START = f"""
 import ctypes, os, re, resource, sys, threading, time
 if sys.argv[1] == "limited":
     resource.setrlimit(resource.RLIMIT_AS, (4 << 30,) * 2)
-from saccade.train.hangs import kill_if_hung
+from saccade.train.signals import kill_if_hung
 kill_if_hung({LIMIT_S})
 print("started", flush=True)
 """

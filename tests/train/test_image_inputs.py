@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from saccade.data.pictures import find_pictures
+from saccade.data.folder_files import find_pictures
 from saccade.errors import ConfigError, DataError
 from tests.data.pictures import close_folder, picture, save
 

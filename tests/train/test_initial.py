@@ -67,7 +67,7 @@ def test_a_run_without_checkpoint_resumes_only_with_the_same_initial_weights(
     run = RunFolder(out)
     unfinish(run)
     for checkpoint in run.checkpoints():
-        run._discard(checkpoint.path)
+        checkpoint.discard()
     with pytest.raises(ConfigError, match="started from given weights"):
         train(tiny(*STILL), out, resume=True, quiet=True)
     other = tmp_path / "other.safetensors"
@@ -94,7 +94,7 @@ def test_a_damaged_file_is_named(given: Path, tmp_path: Path, share: float) -> N
 
 WITHOUT_MEMORY = """
 import os, resource, signal, sys
-from saccade.train.initial import InitialWeights
+from saccade.train.initialize import InitialWeights
 
 pages = int(open("/proc/self/statm").read().split()[0])
 for mib in range(0, 64, 2):

@@ -180,7 +180,7 @@ def test_a_resumed_run_needs_no_source_and_ends_with_the_same_bits(
     train(config, tmp_path / "again", quiet=True)
     run = RunFolder(tmp_path / "again")
     unfinish(run)
-    run._discard(run.checkpoints()[-1].path)
+    run.checkpoints()[-1].discard()
     shutil.rmtree(source)
     train(config, run.path, resume=True, quiet=True)
     assert final_state(tmp_path / "whole") == final_state(run.path)
@@ -196,7 +196,7 @@ def test_a_run_without_checkpoint_resumes_only_from_the_same_weights(
     run = RunFolder(tmp_path / "run")
     unfinish(run)
     for checkpoint in run.checkpoints():
-        run._discard(checkpoint.path)
+        checkpoint.discard()
     shutil.rmtree(source)
     train(tiny("train.epochs=1", "run.seed=9"), source, quiet=True)
     with pytest.raises(ConfigError, match="started from other weights"):

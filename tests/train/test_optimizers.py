@@ -4,6 +4,7 @@ from torch import nn
 
 from saccade.config import OptimConfig
 from saccade.models import create_model
+from saccade.train.checkpoint import MovingAverage, snapshot, swapped_in
 from saccade.train.optimizers import (
     Lion,
     build_optimizers,
@@ -11,7 +12,6 @@ from saccade.train.optimizers import (
     undecayed,
     update_learning_rate,
 )
-from saccade.train.weights import MovingAverage, snapshot, swapped_in
 
 NAMES = ["adamw", "adam", "sgd", "lion", "muon"]
 

@@ -20,7 +20,7 @@ from saccade.runs import RunFolder
 from saccade.train import evaluate, load_model, train
 from saccade.train.distributed import connect
 from saccade.train.loop import Trainer
-from saccade.train.parent import end_with_parent
+from saccade.train.signals import end_with_parent
 from tests.train.conftest import Launch
 from tests.train.moments import held
 from tests.train.tiny_runs import (

@@ -9,7 +9,8 @@ import torch
 
 from saccade.config import dump_config
 from saccade.runs import RunFolder
-from saccade.train import memory, train
+from saccade.train import run_summary as memory
+from saccade.train import train
 from saccade.train.run_summary import measured_speed, median_speed
 from tests.cli.conftest import Saccade, saccade
 from tests.data.pictures import good_folder, truncate

@@ -5,7 +5,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from saccade.config import OptimConfig
-from saccade.train.schedules import learning_rate_factor
+from saccade.train.optimizers import learning_rate_factor
 
 STEPS, EPOCHS = 7, 10
 TOTAL = STEPS * EPOCHS

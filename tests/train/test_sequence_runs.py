@@ -14,8 +14,8 @@ from saccade.runs import RunFolder
 from saccade.study.comparison import compare, make_plan
 from saccade.train import load_model as load_run_model
 from saccade.train import train
-from saccade.train.dry_run import dry_run
 from saccade.train.inference import Predictor, evaluate_run
+from saccade.train.run import dry_run
 from tests.data.test_text_folder import write_texts
 from tests.train.tiny_runs import final_state, unfinish
 
@@ -64,7 +64,7 @@ def test_a_run_on_texts_learns_resumes_and_is_evaluated(texts: Path, tmp_path: P
     run = RunFolder(tmp_path / "again")
     unfinish(run)
     for checkpoint in run.checkpoints()[-1:]:
-        run._discard(checkpoint.path)
+        checkpoint.discard()
     train(asked, run.path, resume=True, quiet=True)
     assert final_state(tmp_path / "whole") == final_state(run.path)
     found = evaluate_run(tmp_path / "whole", batch_size=3)

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from benchmarks.ship_weights import ship_run
 
 from saccade.runs import RunFolder
 from saccade.train import train
-from saccade.train.shipping import ship_run
 from tests.data.pictures import picture, save, truncate
 from tests.train.tiny_runs import tiny
 

@@ -12,9 +12,8 @@ import pytest
 from saccade.config import Config, DataConfig, dump_config
 from saccade.data.split_record import PARTS, SplitRecord
 from saccade.errors import ConfigError, DataError, Preempted
-from saccade.explain.data_pictures import data_pictures
+from saccade.explain.data_pictures import data_pictures, predictions_of
 from saccade.explain.images import Album
-from saccade.explain.misclassified import predictions_of
 from saccade.runs import SPLIT, RunFolder
 from saccade.study import compare
 from saccade.study.comparison import make_plan

@@ -13,7 +13,7 @@ from saccade.errors import ConfigError, Stopped
 from saccade.runs import RunFolder
 from saccade.study.comparison.measures import measure_run
 from saccade.train import train
-from saccade.train.dry_run import dry_run
+from saccade.train.run import dry_run
 from saccade.train.torch_flags import set_up_machine
 from tests.train.tiny_runs import tiny
 

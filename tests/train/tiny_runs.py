@@ -1,7 +1,7 @@
 """A tiny run that finishes in a second, and processes to run it in.
 
-The processes are forked from a server that has already imported torch. They are real processes with
-real signals, but start without two seconds of imports.
+The processes are forked from a server that has already imported torch and the code they run. They
+are real processes with real signals, but start without two seconds of imports.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ TINY = {
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
-    ["saccade.train", "torch._inductor", "accelerate", "sklearn.datasets"]
+    ["torch._inductor", "accelerate", "saccade.train.run", "tests.study.tiny_comparison"]
 )
 
 

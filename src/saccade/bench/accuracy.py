@@ -46,12 +46,7 @@ class Accuracy:
 
 
 class Problem:
-    """Random q, k, v for one setting, and the exact results of each family for them.
-
-    Args:
-        setting: Shape, dtype and device.
-        gradients: True if gradients are needed.
-    """
+    """Random q, k, v for one setting, and the exact results of each family for them."""
 
     def __init__(self, setting: Setting, *, gradients: bool) -> None:
         shape, self.setting, self.gradients = setting.shape, setting, gradients

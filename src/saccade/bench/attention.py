@@ -11,15 +11,13 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
-from saccade.bench import peers as _peers  # noqa: F401 - puts the peers into the table
 from saccade.bench.accuracy import Problem
-from saccade.bench.clock import time_calls
+from saccade.bench.clock import Call, time_calls
 from saccade.bench.mechanisms import MECHANISMS, Mechanism, Operation, Setting, find
-from saccade.bench.memory import cuda_peak_mib, probe_peak_mib
+from saccade.bench.memory import cuda_peak_mib, probe_peaks_mib
 from saccade.bench.results import AttentionResult, Row, Status
-from saccade.bench.roof import roof_ms
 from saccade.bench.shapes import DTypeName, Grid, Pass, Shape
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, first_line
 
 __all__ = ["MECHANISMS", "Runner", "make_call", "prepare"]
 
@@ -38,7 +36,7 @@ def prepare(
     return Problem(setting, gradients=gradients), mechanism.build(setting, backend)
 
 
-def make_call(problem: Problem, operation: Operation, direction: Pass) -> Callable[[], object]:
+def make_call(problem: Problem, operation: Operation, direction: Pass) -> Call:
     """A function without arguments that runs one pass."""
     q, k, v = problem.inputs(gradients=direction == "training").values()
     wanted = [q, k, v, *(x for x in operation.parameters.values() if x.requires_grad)]
@@ -137,7 +135,8 @@ class Runner:
         except RuntimeError as error:
             remarks.append(f"memory was not measured: {error}")
         flops = operation.flops[row.direction]
-        least_ms = roof_ms(self.result.roof, problem.setting, row.direction, flops)
+        setting = problem.setting
+        least_ms = self.result.roof.least_ms(setting.shape, setting.dtype, row.direction, flops)
         return replace(
             row,
             status="timed",
@@ -148,28 +147,27 @@ class Runner:
             peak_extra_mib=peak,
         )
 
-    def _peak_mib(self, call: Callable[[], object], row: Row) -> float:
+    def _peak_mib(self, call: Call, row: Row) -> float:
         if self.device.type == "cuda":
             return cuda_peak_mib(call, self.device)
         request = {
             "mechanism": row.mechanism,
-            "shape": asdict(Shape(row.batch, row.heads, row.tokens, row.head_dim)),
+            "shape": asdict(row.shape),
             "dtype": row.dtype,
             "direction": row.direction,
             "threads": self.threads,
         }
-        return probe_peak_mib("attention", request)
+        return probe_peaks_mib("attention", [request])[0]
 
 
 def _unable(row: Row, error: Exception) -> Row:
     """The row of a mechanism that raised, with the root cause in one line."""
     while isinstance(error.__cause__, Exception):
         error = error.__cause__
-    text = str(error).strip()
+    text = first_line(error, 300)
     status: Status = "failed"
-    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
+    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         status = "out of memory"
     elif isinstance(error, ConfigError | NotImplementedError) or text.startswith(_NO_KERNEL):
         status = "not available"
-    first = text.splitlines()[0] if text else type(error).__name__
-    return replace(row, status=status, reason=first[:300])
+    return replace(row, status=status, reason=text)

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["cuda_peak_mib", "main", "probe_peak_mib", "probe_peaks_mib", "resident_peak_mib"]
+__all__ = ["cuda_peak_mib", "main", "probe_peaks_mib"]
 
 MIB = 1 << 20
 _STATUS = Path("/proc/self/status")
@@ -42,13 +42,12 @@ def cuda_peak_mib(call: Callable[[], object], device: torch.device) -> float:
     return (torch.cuda.max_memory_allocated(device) - before) / MIB
 
 
-def probe_peak_mib(kind: str, request: Mapping[str, Any]) -> float:
-    """The peak measured in a fresh process; raises `RuntimeError` with the reason on failure."""
-    return probe_peaks_mib(kind, [request])[0]
-
-
 def probe_peaks_mib(kind: str, requests: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The peaks of several requests, measured one after the other in one fresh process."""
+    """The peaks of several requests, measured one after the other in one fresh process.
+
+    Raises:
+        RuntimeError: They cannot be measured, with the reason.
+    """
     if not _STATUS.exists():
         raise RuntimeError(f"no {_STATUS} on this system")
     command = [sys.executable, "-m", "saccade.bench.memory", kind]
@@ -66,7 +65,7 @@ def probe_peaks_mib(kind: str, requests: Sequence[Mapping[str, Any]]) -> list[fl
     return [float(json.loads(line)["peak_extra_mib"]) for line in done.stdout.splitlines()]
 
 
-def resident_peak_mib(call: Callable[[], object]) -> float:
+def _resident_peak_mib(call: Callable[[], object]) -> float:
     """The peak resident set during a call, minus the resident set before it; Linux only."""
     Path("/proc/self/clear_refs").write_text("5")  # reset VmHWM to VmRSS
     before = _resident_mib("VmRSS")
@@ -110,18 +109,10 @@ def _model(request: Mapping[str, Any]) -> Callable[[], object]:
 def _subject(request: Mapping[str, Any]) -> Callable[[], object]:
     from saccade.bench.verdict.subject import Subject, make_pass
 
-    subject, device = Subject(**request["subject"]), torch.device("cpu")
+    subject, cpu = Subject(**request["subject"]), torch.device("cpu")
+    start, autocast = (subject, request["attention"], subject.size), request["autocast"]
     small, call = (
-        make_pass(
-            subject,
-            request["attention"],
-            subject.size,
-            batch,
-            request["direction"],
-            device,
-            autocast=request["autocast"],
-            optimizer=True,
-        )
+        make_pass(*start, batch, request["direction"], cpu, autocast=autocast, optimizer=True)
         for batch in (1, request["batch"])
     )
     small()
@@ -134,7 +125,7 @@ def main() -> None:
     for request in json.load(sys.stdin):
         if request.get("threads") is not None:
             torch.set_num_threads(request["threads"])
-        peak = resident_peak_mib(make(request))
+        peak = _resident_peak_mib(make(request))
         sys.stdout.write(json.dumps({"peak_extra_mib": peak}) + "\n")
 
 

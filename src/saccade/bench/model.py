@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from saccade.bench.clock import time_calls
-from saccade.bench.memory import cuda_peak_mib, probe_peak_mib
-from saccade.bench.results import Timing
+from saccade.bench.clock import Call, Timing, time_calls
+from saccade.bench.memory import cuda_peak_mib, probe_peaks_mib
 from saccade.bench.shapes import Pass
-from saccade.bench.tables import Table, markdown_table, number, provenance
+from saccade.bench.tables import Table, markdown_table, number, provenance, spread
 from saccade.errors import ConfigError
-from saccade.models import MODELS, VisionTransformer, ViTConfig, create_model
+from saccade.models import MODELS, SequenceTransformer, VisionTransformer, ViTConfig, create_model
 
 __all__ = [
     "ModelCase",
@@ -25,6 +25,8 @@ __all__ = [
     "ModelRow",
     "check_cases",
     "make_model_call",
+    "measure_pass",
+    "model_pass",
     "run_models",
 ]
 
@@ -51,13 +53,7 @@ class ModelCase:
     """One configuration to measure.
 
     Attributes:
-        model: A name from `list_models()` that takes images.
-        attention: A name from `list_attentions()`.
-        image_size: Height and width in pixels.
-        patch_size: Patch size of the stem; None keeps the default of the model.
-        batch: Number of images in a batch.
         direction: `forward` without gradients, or `training`: forward, backward and AdamW.
-        compiled: True to use torch.compile.
         autocast: True to use `torch.autocast` with bfloat16.
     """
 
@@ -111,7 +107,7 @@ class ModelResult:
         return Table("Models", COLUMNS, [self._line(row) for row in self.rows])
 
     def _line(self, row: ModelRow) -> tuple[str, ...]:
-        case, timing = row.case, row.timing
+        case = row.case
         words = (case.model, case.attention, case.image_size, case.patch_size or "own")
         head = (
             *words,
@@ -120,12 +116,9 @@ class ModelResult:
             case.direction,
             "yes" if case.compiled else "no",
         )
-        spread = row.reason
-        if timing is not None:
-            low, high = number(timing.p20_ms), number(timing.p80_ms)
-            spread = f"{number(timing.median_ms)} ({low}-{high})"
+        times = row.reason if row.timing is None else spread(row.timing)
         tail = (number(row.img_per_s), number(self.speedup(row)), number(row.peak_mib))
-        return (*map(str, head), spread, *tail)
+        return (*map(str, head), times, *tail)
 
     def as_markdown(self, targets: Table | None = None) -> str:
         """The result as a Markdown page, with the table of targets if given."""
@@ -188,38 +181,65 @@ def build_model(case: ModelCase) -> VisionTransformer:
     return model
 
 
-def make_model_call(case: ModelCase, batch: int, device: torch.device) -> Callable[[], object]:
+def make_model_call(case: ModelCase, batch: int, device: torch.device) -> Call:
     """A function without arguments that runs one pass over a batch of random images."""
     torch.manual_seed(0)
     model = build_model(case).to(device)
-    images = torch.randn(
-        batch, model.config.in_chans, case.image_size, case.image_size, device=device
-    )
-    labels = torch.randint(max(1, model.config.num_classes), (batch,), device=device)
+    size = (batch, model.config.in_chans, case.image_size, case.image_size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
-    model.train(case.direction == "training")
-    run = _compiled(model) if case.compiled else model
+    return model_pass(
+        model,
+        torch.randn(size, device=device),
+        case.direction,
+        autocast=case.autocast,
+        compiled=case.compiled,
+        optimizer=optimizer,
+    )
 
-    def precision() -> Any:
-        kind = device.type
-        return torch.autocast(kind, dtype=torch.bfloat16) if case.autocast else nullcontext()
+
+def model_pass(
+    model: VisionTransformer | SequenceTransformer,
+    x: Tensor,
+    direction: Pass,
+    *,
+    autocast: bool,
+    compiled: bool = False,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> Call:
+    """A function without arguments that runs one pass of a model over a batch.
+
+    Args:
+        model: The model.
+        x: The batch.
+        direction: `forward` without gradients, or `training`: forward and backward.
+        autocast: True to use `torch.autocast` with bfloat16.
+        compiled: True to use torch.compile.
+        optimizer: Makes a step at the end of a training pass; None makes no step.
+    """
+    labels = torch.randint(max(1, model.config.num_classes), x.shape[:1], device=x.device)
+    model.train(direction == "training")
+    run = _compiled(model) if compiled else model
+    precision = partial(torch.autocast, x.device.type, torch.bfloat16, enabled=autocast)
 
     def forward() -> object:
         with torch.inference_mode(), precision():
-            return run(images)
+            return run(x)
 
     def training() -> object:
         with precision():
-            loss = F.cross_entropy(run(images), labels)
+            loss = F.cross_entropy(run(x), labels)
         loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        if optimizer is not None:
+            optimizer.step()
+        model.zero_grad(set_to_none=True)
         return loss
 
-    return forward if case.direction == "forward" else training
+    return forward if direction == "forward" else training
 
 
-def _compiled(model: VisionTransformer) -> Callable[[torch.Tensor], torch.Tensor]:
+def _compiled(
+    model: VisionTransformer | SequenceTransformer,
+) -> Callable[[Tensor], Tensor]:
     """Compile the model: block by block for training, as `saccade train` does; else as a whole."""
     torch.compiler.reset()
     if not model.training:
@@ -228,26 +248,42 @@ def _compiled(model: VisionTransformer) -> Callable[[torch.Tensor], torch.Tensor
     return model
 
 
+def measure_pass(
+    make: Callable[[], Call],
+    kind: str,
+    request: Mapping[str, Any],
+    device: torch.device,
+    seconds: float,
+) -> tuple[Timing, float | None, str]:
+    """Time of a pass and its peak memory, or why that was not measured.
+
+    Args:
+        make: Builds the model and the pass. On a GPU the peak includes the model.
+        kind: On the CPU: which request of `saccade.bench.memory` this is.
+        request: Values of that request.
+        device: Device to run on.
+        seconds: Approximate time of the measurement.
+    """
+    before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+    call = make()
+    call()
+    timing = time_calls(call, device, seconds=seconds, warm=True)
+    if device.type == "cuda":
+        resident = (torch.cuda.memory_allocated(device) - before) / 2**20
+        return timing, resident + cuda_peak_mib(call, device), ""
+    del call
+    try:
+        threads = {"threads": torch.get_num_threads()}
+        return timing, probe_peaks_mib(kind, [{**request, **threads}])[0], ""
+    except RuntimeError as error:
+        return timing, None, f"memory was not measured: {error}"
+
+
 def _measure(case: ModelCase, device: torch.device, seconds: float) -> ModelRow:
     with torch.device("meta"):
         tokens = build_model(case).patch_embed.num_patches
-    before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-    call = make_model_call(case, case.batch, device)
-    call()
-    timing = time_calls(call, device, seconds=seconds, warm=True)
-    reason = ""
-    if device.type == "cuda":
-        resident = (torch.cuda.memory_allocated(device) - before) / 2**20
-        peak: float | None = resident + cuda_peak_mib(call, device)
-    else:
-        request = {"case": asdict(case), "threads": torch.get_num_threads()}
-        peak, reason = _probe(request)
+    make = partial(make_model_call, case, case.batch, device)
+    found = measure_pass(make, "model", {"case": asdict(case)}, device, seconds)
+    timing, peak, reason = found
     rate = 1e3 * case.batch / timing.median_ms
     return ModelRow(case, tokens, timing, img_per_s=rate, peak_mib=peak, reason=reason)
-
-
-def _probe(request: Mapping[str, Any]) -> tuple[float | None, str]:
-    try:
-        return probe_peak_mib("model", request), ""
-    except RuntimeError as error:
-        return None, f"memory was not measured: {error}"

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
-from typing import TypeVar
 
 from saccade.bench.calibration import CALIBRATION_GRIDS
 from saccade.bench.model import ModelCase, ModelResult
 from saccade.bench.presets import PRESETS, Preset
-from saccade.bench.shapes import DTYPES, PASSES, DTypeName, Grid, Pass
+from saccade.bench.shapes import DTYPES, PASSES, DTypeName, Grid, check_choice, check_passes
 from saccade.bench.tables import Table, number
 from saccade.errors import ConfigError, UnknownNameError
 
@@ -23,8 +22,6 @@ __all__ = [
     "model_verdicts",
     "preset_plan",
 ]
-
-T = TypeVar("T", bound=str)
 
 _SOFTMAX = {"cuda": ("sdpa-flash", "sdpa-cudnn"), "cpu": ("sdpa",)}
 _OURS = ("taylor-direct", "taylor-efficient", "taylorshift", "performer")
@@ -73,7 +70,7 @@ def make_plan(
         if calibrate and options.given():
             raise ConfigError(f"--calibrate has its own grid; leave out {options.given()[0]}")
         grids = CALIBRATION_GRIDS[device] if calibrate else (_grid(options, device, memory),)
-        chosen = _one_of("dtype", _DTYPE[device] if dtype is None else dtype, DTYPES)
+        chosen = check_choice("dtype", _DTYPE[device] if dtype is None else dtype, DTYPES)
         plan = Preset(device, chosen, grids, targets=(), seconds=_SECONDS[device])
     if seconds is not None:
         plan = replace(plan, seconds=seconds)
@@ -100,16 +97,9 @@ def _grid(options: GridOptions, device: str, memory: bool) -> Grid:
         heads=8 if options.heads is None else options.heads,
         batch=1 if options.batch is None else options.batch,
         budget=options.tokens,
-        passes=tuple(_one_of("pass", word, PASSES) for word in options.passes or PASSES),
+        passes=tuple(check_choice("pass", word, PASSES) for word in options.passes or PASSES),
         memory=memory,
     )
-
-
-def _one_of(kind: str, word: str, known: tuple[T, ...]) -> T:
-    for name in known:
-        if name == word:
-            return name
-    raise UnknownNameError(kind, word, known)
 
 
 @dataclass(frozen=True)
@@ -132,16 +122,12 @@ def make_cases(
     autocast: bool,
 ) -> tuple[ModelCase, ...]:
     """All combinations, with softmax first so that later rows can show their ratio to it."""
-    for name in passes:
-        if name not in PASSES:
-            raise UnknownNameError("pass", name, PASSES)
     ordered = sorted(attentions, key=lambda name: name != "softmax")
-    wanted: list[Pass] = [direction for direction in PASSES if direction in passes]
     patches: list[int | None] = [None] if patch_sizes is None else [*patch_sizes]
     return tuple(
         ModelCase(model, attention, size, patch, batch, direction, compiled, autocast)
         for model, size, patch, direction, attention in product(
-            models, image_sizes, patches, wanted, ordered
+            models, image_sizes, patches, check_passes(passes), ordered
         )
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from saccade.bench.results import AttentionResult, Row, crossover, times_over_tokens
 from saccade.io import write_file
+from saccade.plotting import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,16 +33,12 @@ TITLES: dict[Panel, str] = {
 
 def draw(result: AttentionResult, stem: Path) -> list[Path]:
     """Write `stem`.png and `stem`.svg; write nothing if there is no line to draw."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     timed = _comparable([row for row in result.rows if row.timing is not None])
     dims = sorted({row.head_dim for row in timed})
     panels = [panel for panel in TITLES if _has_lines(timed, panel)]
     if not panels:
         return []
-    figure = Figure(figsize=(1.2 + 3.5 * max(2, len(dims)), 1.6 + 2.9 * len(panels)))
-    FigureCanvasAgg(figure)
+    figure = new_figure(1.2 + 3.5 * max(2, len(dims)), 1.6 + 2.9 * len(panels))
     grid = figure.subplots(len(panels), len(dims), squeeze=False, sharey="row")
     styles = _styles(timed)
     lengths = sorted({row.tokens for row in timed})
@@ -53,12 +50,7 @@ def draw(result: AttentionResult, stem: Path) -> list[Path]:
     for axes, head_dim in zip(grid[0], dims, strict=True):
         axes.set_title(f"D = {head_dim}", fontweight="bold")
     _finish(figure, grid, styles, result)
-    paths = [stem.with_suffix(f".{kind}") for kind in ("png", "svg")]
-    for path in paths:
-        kind = path.suffix[1:]
-        metadata = {"Date": None} if kind == "svg" else None
-        write_file(path, partial(figure.savefig, format=kind, dpi=130, metadata=metadata))
-    return paths
+    return save_figure(figure, stem)
 
 
 def _comparable(rows: list[Row]) -> list[Row]:
@@ -137,11 +129,9 @@ def _draw_panel(
     axes.set_yscale("log")
     axes.set_xticks(lengths, [_tokens(n) for n in lengths])
     axes.set_xlabel("tokens N")
-    axes.minorticks_off()
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    tidy(axes)
     if panel[0] == "time":
         _mark_crossovers(axes, rows, panel[1], points, styles)
 
@@ -207,16 +197,6 @@ def _finish(figure: Any, grid: Any, styles: dict[str, Any], result: AttentionRes
     )
     lines = -(-len(shown) // columns)
     figure.tight_layout(rect=(0, (0.15 + 0.25 * lines) / height, 1, 1 - 0.05 / height))
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """A figure of this size in inches, which needs no display."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height))
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def tidy(axes: Any) -> None:

@@ -18,10 +18,6 @@ class Target:
     """A ratio that should be reached on one shape.
 
     Attributes:
-        mechanism: Name of the mechanism.
-        head_dim: D.
-        tokens: N.
-        direction: `forward` or `training`.
         at_least: Minimum of the ratio peer / mechanism.
         measure: `time`, or `memory` for peak extra memory.
         peer: A mechanism, or `softmax` for the best softmax in this measure.
@@ -93,10 +89,6 @@ class Preset:
     """A reproducible configuration of `saccade bench attention`.
 
     Attributes:
-        device: `cpu` or `cuda`.
-        dtype: Dtype of q, k, v.
-        grids: Shapes and mechanisms to measure.
-        targets: Target ratios.
         seconds: Approximate time to measure each row.
         threads: Number of torch threads on the CPU; None keeps the default.
     """

@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from math import exp, log
+from math import inf, log
 from typing import Any, Literal
 
-from saccade.bench.shapes import Pass
+from saccade.bench.clock import Roof, Timing
+from saccade.bench.crossings import first_ahead
+from saccade.bench.shapes import Pass, Shape
 from saccade.errors import ConfigError
 from saccade.io import parse_json
 
 __all__ = [
     "AttentionResult",
-    "Roof",
     "Row",
     "Status",
-    "Timing",
     "crossover",
-    "is_unsteady",
     "softmax_crossovers",
     "times_over_tokens",
 ]
@@ -31,46 +30,6 @@ Status = Literal["timed", "refused", "not available", "out of memory", "failed"]
 
 
 @dataclass(frozen=True)
-class Timing:
-    """Wall-clock or device time of a call that was repeated.
-
-    Attributes:
-        median_ms: Median.
-        p20_ms: 20th percentile.
-        p80_ms: 80th percentile.
-        repeats: Number of timed calls.
-    """
-
-    median_ms: float
-    p20_ms: float
-    p80_ms: float
-    repeats: int
-
-    @property
-    def is_unsteady(self) -> bool:
-        """True if the 80th percentile is more than 1.5 times the 20th."""
-        return is_unsteady(self.p20_ms, self.p80_ms)
-
-
-def is_unsteady(p20_ms: float, p80_ms: float) -> bool:
-    """True if the 80th percentile of times is more than 1.5 times the 20th."""
-    return p80_ms > 1.5 * p20_ms
-
-
-@dataclass(frozen=True)
-class Roof:
-    """The highest rates of the device, measured in the same run.
-
-    Attributes:
-        matmul_tflops: Rate of a large matrix product in the dtype of the run.
-        copy_gb_per_s: Rate of a large copy, counting bytes read and bytes written.
-    """
-
-    matmul_tflops: float
-    copy_gb_per_s: float
-
-
-@dataclass(frozen=True)
 class Row:
     """One mechanism on one shape in one pass.
 
@@ -78,20 +37,12 @@ class Row:
         mechanism: Its name, `name` or `name/backend`.
         family: The attention it computes; mechanisms of a family are equal up to rounding.
         peer: True if others wrote the implementation.
-        batch: B.
-        heads: H.
-        tokens: N.
-        head_dim: D.
-        dtype: Dtype of q, k, v.
         direction: The pass: `forward`, or `training` for forward and backward.
         status: `timed`, or why there is no time.
-        reason: Explanation of the status.
-        timing: The times if status is `timed`.
         tflops: FLOPs by formula divided by the median, in 10^12 per second.
         roof_percent: The shortest time that the roof allows, in percent of the median.
         peak_extra_mib: Peak memory minus the memory allocated before the call.
         errors: Relative errors of `out` and of every gradient, compared with float64.
-        allowed: The allowed error of each.
     """
 
     mechanism: str
@@ -118,6 +69,11 @@ class Row:
         return self.head_dim, self.tokens, self.batch, self.heads, self.dtype, self.direction
 
     @property
+    def shape(self) -> Shape:
+        """Its shape."""
+        return Shape(self.batch, self.heads, self.tokens, self.head_dim)
+
+    @property
     def median_ms(self) -> float | None:
         """The median, or None if the row was not timed."""
         return None if self.timing is None else self.timing.median_ms
@@ -129,10 +85,7 @@ class AttentionResult:
 
     Attributes:
         environment: Hardware, versions, command line, git revision.
-        roof: The roof of the device.
         rows: One for each mechanism, shape and pass, in the order of measurement.
-        complete: False if the run was interrupted.
-        preset: Name of the preset, if one was used.
     """
 
     environment: Mapping[str, Any]
@@ -143,14 +96,10 @@ class AttentionResult:
 
     def softmax_ms(self, row: Row) -> float | None:
         """The median of the fastest softmax in the row's cell."""
-        return self.fastest_ms(row, "softmax")
-
-    def fastest_ms(self, row: Row, family: str) -> float | None:
-        """The smallest median of a family in the row's cell."""
         times = [
             other.timing.median_ms
             for other in self.rows
-            if other.family == family and other.cell == row.cell and other.timing is not None
+            if other.family == "softmax" and other.cell == row.cell and other.timing is not None
         ]
         return min(times, default=None)
 
@@ -197,24 +146,13 @@ def crossover(slower: Mapping[int, float], faster: Mapping[int, float]) -> float
 
     Times between two N are interpolated linearly on log axes, which is exact for powers of N.
 
-    Args:
-        slower: Time by N of the mechanism that should be slower for large N.
-        faster: Time by N of the other mechanism.
-
     Returns:
         The crossing; the first N of the grid if `faster` is always faster; None if it is slower at
         the last N.
     """
-    grid = sorted(slower.keys() & faster.keys())
-    leads = [log(slower[tokens] / faster[tokens]) for tokens in grid]
-    if not grid or leads[-1] <= 0:
-        return None
-    last_loss = max((i for i, lead in enumerate(leads) if lead <= 0), default=None)
-    if last_loss is None:
-        return float(grid[0])
-    low, high = leads[last_loss], leads[last_loss + 1]
-    left, right = log(grid[last_loss]), log(grid[last_loss + 1])
-    return exp(left - low / (high - low) * (right - left))
+    grid = slower.keys() & faster.keys()
+    start = first_ahead({n: log(slower[n] / faster[n]) for n in grid})
+    return None if start == inf else start
 
 
 def times_over_tokens(rows: list[Row]) -> dict[int, float]:

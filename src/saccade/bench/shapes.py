@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from saccade.errors import ConfigError, UnknownNameError
 
@@ -17,6 +17,7 @@ PASSES: tuple[Pass, ...] = get_args(Pass)
 DTYPES: tuple[DTypeName, ...] = get_args(DTypeName)
 
 MAX_HEAD_DIM = 256
+Name = TypeVar("Name", bound=str)
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,6 @@ class Shape:
     """The shape of one attention call.
 
     Attributes:
-        batch: B.
-        heads: H.
         tokens: N, the number of queries and of keys.
         head_dim: D, the columns of queries, keys and values.
     """
@@ -45,12 +44,8 @@ class Grid:
 
     Attributes:
         mechanisms: Names from `saccade.bench.mechanisms`, as `name` or `name/backend`.
-        tokens: The values of N.
-        head_dims: The values of D.
-        heads: H.
         batch: B if `budget` is None.
         budget: Constant B H N: each N has B = budget / (N H).
-        passes: `forward`, `training` (forward and backward), or both.
         memory: True to measure peak memory. On the CPU each value takes a fresh process.
     """
 
@@ -95,10 +90,12 @@ class Grid:
         return batch
 
 
-def check_choice(kind: str, name: str, known: tuple[str, ...]) -> None:
-    """Raise `UnknownNameError` for a name that is not known."""
-    if name not in known:
-        raise UnknownNameError(kind, name, known)
+def check_choice(kind: str, name: str, known: tuple[Name, ...]) -> Name:
+    """The name; raises `UnknownNameError` if it is not known."""
+    for own in known:
+        if own == name:
+            return own
+    raise UnknownNameError(kind, name, known)
 
 
 def _check_sizes(name: str, sizes: tuple[int, ...], largest: int | None = None) -> None:
@@ -112,7 +109,5 @@ def _check_sizes(name: str, sizes: tuple[int, ...], largest: int | None = None) 
 
 def check_passes(names: Sequence[str]) -> list[Pass]:
     """The named passes in their order; raises for an unknown name."""
-    for name in names:
-        if name not in PASSES:
-            raise UnknownNameError("pass", name, PASSES)
-    return [name for name in PASSES if name in names]
+    chosen = {check_choice("pass", name, PASSES) for name in names}
+    return [name for name in PASSES if name in chosen]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from saccade.bench.clock import Timing
+from saccade.bench.crossings import Point
 from saccade.bench.presets import Verdict
-from saccade.bench.results import AttentionResult, Row, Timing, softmax_crossovers
+from saccade.bench.results import AttentionResult, Row, softmax_crossovers
 
 __all__ = [
     "Table",
@@ -14,6 +16,7 @@ __all__ = [
     "markdown_table",
     "number",
     "provenance",
+    "spread",
     "summaries",
     "unsteady",
     "verdict_table",
@@ -54,8 +57,12 @@ def number(value: float | None) -> str:
     return f"{value:.3g}"
 
 
+def spread(timing: Timing | Point) -> str:
+    """Median with 20th and 80th percentile."""
+    return f"{number(timing.median_ms)} ({number(timing.p20_ms)}-{number(timing.p80_ms)})"
+
+
 def _cells(result: AttentionResult, row: Row) -> tuple[str, ...]:
-    """The cells of a row."""
     head = (
         str(row.head_dim),
         str(row.tokens),
@@ -72,7 +79,7 @@ def _cells(result: AttentionResult, row: Row) -> tuple[str, ...]:
     timing = row.timing
     return (
         *head,
-        f"{number(timing.median_ms)} ({number(timing.p20_ms)}-{number(timing.p80_ms)})",
+        spread(timing),
         number(result.speedup(row)),
         number(row.tflops),
         number(row.roof_percent),

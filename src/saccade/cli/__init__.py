@@ -3,6 +3,7 @@
 Results go to stdout, logs and progress to stderr. A user error prints one line and sets the exit
 code:
 
+    1    any other error; --debug shows the traceback
     2    usage or configuration
     3    data
     4    training failed, export refused, out of memory, or disk full
@@ -25,7 +26,7 @@ import typer
 from typer.core import TyperGroup
 
 from saccade.cli.interrupts import catch_interrupts, halting
-from saccade.cli.streams import open_closed_streams, write_any_name
+from saccade.cli.terminal import open_closed_streams, write_any_name
 from saccade.cli.usage_errors import usage_errors_in_one_line
 from saccade.errors import (
     FullDiskError,
@@ -37,9 +38,8 @@ from saccade.errors import (
     shorten,
 )
 from saccade.io import escape_for_terminal
-from saccade.train.hangs import kill_if_hung
 from saccade.train.progress import print_line
-from saccade.train.signals import STOP_SIGNALS
+from saccade.train.signals import STOP_SIGNALS, kill_if_hung
 from saccade.version import __version__
 
 __all__ = ["main"]
@@ -51,14 +51,14 @@ COMMANDS = {
     "predict": "Classify images with a run's model.",
     "explain": "Draw a run's attention maps and samples of its data.",
     "export": "Write a model as ONNX, pt2 or a folder for the Hub.",
-    "compare": "Train several attentions alike and compare them.",
+    "compare": "Train several attentions under the same settings and compare them.",
     "tune": "Search a recipe's settings by validation accuracy.",
     "convert": "Convert a trained softmax ViT to another attention.",
     "list": "List models, attentions, datasets or recipes.",
     "report": "Write a report about finished runs.",
     "serve": "Open a page with attention maps and predictions of a model.",
     "bench": "Benchmark attentions and models against other libraries.",
-    "analyze": "Find the number of tokens from which linear time pays.",
+    "analyze": "Find the number of tokens above which linear time is faster.",
     "data": "Fetch and check data sets.",
     "doctor": "Show versions, hardware, extras and caches.",
 }

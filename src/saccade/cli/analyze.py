@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.lists import numbers, words
-from saccade.cli.tables import print_table
+from saccade.cli.options import AsJson, Device, Out, Passes, Threads, numbers, words
+from saccade.cli.terminal import finish, print_tables
 
 if TYPE_CHECKING:
-    from saccade.bench.findings import Findings, Report
+    from saccade.bench.findings import Report
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=False)
-
-INTERRUPTED = 130
-
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Out = Annotated[Path | None, typer.Option(help="Folder for JSON, Markdown, PNG and SVG.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @app.callback()
@@ -48,12 +42,8 @@ def crossover(
             "linear attention."
         ),
     ] = None,
-    passes: Annotated[
-        str, typer.Option(help="forward, training (forward and backward), or both.")
-    ] = "forward,training",
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Number of CPU threads for torch.")
-    ] = None,
+    passes: Passes = "forward,training",
+    threads: Threads = None,
     device: Device = "auto",
     out: Out = None,
     as_json: AsJson = False,
@@ -62,15 +52,15 @@ def crossover(
 
     Compares theory with this machine. Times direct, efficient and softmax attention and every
     linear attention over N, forward and backward, and finds where their curves cross. A coarse
-    pass covers all D; the remaining time refines the crossings. Run it on an otherwise idle
-    machine.
+    pass covers all D; the remaining time refines the crossings. Run it on an idle machine.
     """
     import torch
 
-    from saccade.bench.crossover.lines import linear_attentions
+    from saccade.bench.crossover.measure import linear_attentions
     from saccade.bench.crossover.run import DTYPE, CrossoverFindings, run_crossover
+    from saccade.bench.findings import check_folder, write_findings
     from saccade.bench.shapes import Grid, check_passes
-    from saccade.environment import describe_environment, resolve_device
+    from saccade.environment import describe_environment, hardware_slug, resolve_device
     from saccade.layers import ATTENTIONS
 
     chosen = resolve_device(device)
@@ -82,50 +72,28 @@ def crossover(
         ATTENTIONS[name]  # raises for an unknown name
     directions = check_passes(words("--passes", passes))
     findings = CrossoverFindings(describe_environment(chosen), DTYPE[chosen.type])
-
-    def run(report: Report) -> None:
-        run_crossover(
-            findings,
-            chosen,
-            head_dims=tuple(sorted(head_dims)),
-            attentions=names,
-            passes=directions,
-            seconds=seconds,
-            report=report,
-        )
-
-    _finish(findings, run, out, as_json=as_json)
-
-
-def _finish(
-    findings: Findings, run: Callable[[Report], None], out: Path | None, *, as_json: bool
-) -> None:
-    """Run with a progress bar, then print and write the results, partial ones after Ctrl-C."""
-    from saccade.bench.findings import write_findings
-    from saccade.bench.output import check_folder
-    from saccade.environment import hardware_slug, resolve_device
-
     if out is not None:
         check_folder(out)
     try:
-        _with_bar(run)
+        _with_bar(
+            lambda report: run_crossover(
+                findings,
+                chosen,
+                head_dims=tuple(sorted(head_dims)),
+                attentions=names,
+                passes=directions,
+                seconds=seconds,
+                report=report,
+            )
+        )
     except KeyboardInterrupt:
         typer.echo("interrupted; the results are partial", err=True)
-    if as_json:
-        typer.echo(findings.to_json(), nl=False)
-    else:
-        for table in findings.tables():
-            print_table(table.title, table.columns, table.lines)
-    if out is not None:
-        hardware = hardware_slug(resolve_device(findings.environment["device"]))
-        for path in write_findings(findings, out, hardware):
-            typer.echo(f"wrote {path}", err=True)
-    if not findings.complete:
-        raise typer.Exit(INTERRUPTED)
+    write = None if out is None else partial(write_findings, findings, out, hardware_slug(chosen))
+    finish(findings, lambda: print_tables(findings.tables()), write, as_json=as_json)
 
 
 def _with_bar(run: Callable[[Report], None]) -> None:
-    """Run with a progress bar on stderr, or one line a step if stderr is no terminal."""
+    """Run with a progress bar on stderr, or one line per step if stderr is no terminal."""
     from rich import progress
     from rich.console import Console
 

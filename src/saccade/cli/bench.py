@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.lists import numbers, words
-from saccade.cli.tables import print_table
-from saccade.errors import ConfigError
+from saccade.cli.options import AsJson, Device, Out, Passes, Threads, numbers, words
+from saccade.cli.terminal import finish, print_tables
 
 if TYPE_CHECKING:
     import torch
@@ -18,19 +17,14 @@ if TYPE_CHECKING:
     from saccade.bench.model import ModelResult, ModelRow
     from saccade.bench.plan import ModelPlan
     from saccade.bench.presets import Preset
-    from saccade.bench.results import AttentionResult, Row, Timing
+    from saccade.bench.results import AttentionResult, Row
+    from saccade.bench.tables import Table
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=False)
 
-INTERRUPTED = 130
-
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Number of CPU threads for torch.")]
 Seconds = Annotated[
     float | None, typer.Option(min=0, max=86400, help="Approximate seconds to time each row.")
 ]
-Out = Annotated[Path | None, typer.Option(help="Folder for the result files.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @app.callback()
@@ -56,9 +50,7 @@ def attention(
         int | None,
         typer.Option(help="Constant B * H * N for every N; replaces --batch."),
     ] = None,
-    passes: Annotated[
-        str | None, typer.Option(help="forward, training (forward and backward), or both.")
-    ] = None,
+    passes: Passes = None,
     dtype: Annotated[
         str | None, typer.Option(help="Default: bfloat16 on a GPU, float32 on a CPU.")
     ] = None,
@@ -77,12 +69,13 @@ def attention(
     as_json: AsJson = False,
 ) -> None:
     """Measure time, memory and error of attention mechanisms on a grid of shapes."""
+    from saccade.bench.mechanisms import MECHANISMS
     from saccade.bench.plan import GridOptions, make_plan
     from saccade.environment import resolve_device
-    from saccade.ops.taylor.costs import costs_path
 
     if show:
-        _list_mechanisms()
+        for name in MECHANISMS.names():
+            typer.echo(f"{name:26} {MECHANISMS[name].summary}")
         return
     plan = make_plan(
         GridOptions(
@@ -102,16 +95,75 @@ def attention(
         threads=threads,
         memory=memory,
     )
+    _measure_attention(plan, preset, out, calibrate=calibrate, as_json=as_json)
+
+
+def _measure_attention(
+    plan: Preset, preset: str | None, out: Path | None, *, calibrate: bool, as_json: bool
+) -> None:
+    """Measure all grids, print the result and write its files; Ctrl-C keeps the rows so far."""
+    import torch
+
+    from saccade.bench.attention import Runner
+    from saccade.bench.calibration import write_costs
+    from saccade.bench.clock import Roof, measure_roof
+    from saccade.bench.findings import check_folder, write_attention
+    from saccade.bench.presets import judge
+    from saccade.bench.results import AttentionResult
+    from saccade.environment import describe_environment, hardware_slug
+    from saccade.ops.taylor.costs import costs_path
+
     if calibrate:
         costs_path()  # refuses to measure what it could not file
-    result = _run_attention(plan, preset, out)
-    _show_attention(result, plan, as_json=as_json)
+    if plan.threads is not None:
+        torch.set_num_threads(plan.threads)
+    device = torch.device(plan.device)
+    result = AttentionResult(describe_environment(device), Roof(0.0, 0.0), preset=preset)
+    runner = Runner(result, plan.dtype, device, plan.seconds, plan.threads, _say_row)
+    runner.check(plan.grids)
     if out is not None:
-        _write_attention(result, plan, out, "calibration" if calibrate else "attention")
-    if not result.complete:
-        raise typer.Exit(INTERRUPTED)
-    if calibrate:
-        _write_costs(result, plan)
+        check_folder(out)
+    try:
+        result.roof = measure_roof(device, getattr(torch, plan.dtype))
+        runner.run(plan.grids)
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted after {len(result.rows)} rows", err=True)
+
+    def write() -> list[Path]:
+        theme = "calibration" if calibrate else "attention"
+        verdicts = judge(result, plan.targets)
+        files = (
+            []
+            if out is None
+            else write_attention(result, verdicts, out, hardware_slug(device), theme)
+        )
+        costs = calibrate and result.complete
+        return [*files, *([write_costs(result, device, plan.dtype)] if costs else [])]
+
+    finish(result, partial(_show_attention, result, plan), write, as_json=as_json)
+
+
+def _say_row(row: Row, done: int, total: int) -> None:
+    from saccade.bench.tables import number
+
+    found = f"{number(row.median_ms)} ms" if row.timing else f"{row.status}: {row.reason}"
+    where = f"{row.shape} {row.direction} {row.mechanism}"
+    typer.echo(f"[{done}/{total}] {where}: {found}", err=True)
+
+
+def _show_attention(result: AttentionResult, plan: Preset) -> None:
+    from saccade.bench.presets import judge
+    from saccade.bench.tables import summaries, unsteady, verdict_table
+
+    tables = summaries(result)
+    if plan.targets:
+        tables.append(verdict_table(judge(result, plan.targets)))
+    print_tables(tables)
+    for remark in dict.fromkeys(f"{r.mechanism}: {r.reason}" for r in result.rows if r.reason):
+        typer.echo(remark)
+    timings = {f"{r.mechanism}, {r.direction}, {r.shape}": r.timing for r in result.rows}
+    if remark := unsteady(timings):
+        typer.echo(remark)
 
 
 @app.command()
@@ -171,38 +223,35 @@ def model(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure models: their speed and memory with any attention, and which attention pays.
+    """Measure the speed and memory of models with any attention, and find the fastest.
 
-    With TARGET, all attentions are timed in turns in that very model, and the verdict is told in
-    words: which is faster here, and from how many tokens on a linear attention pays.
+    With TARGET, all attentions are timed alternately in that model. The last lines state which is
+    faster at its size, and above how many tokens each is faster than softmax.
     """
     import torch
 
     from saccade.bench.plan import ModelPlan, make_cases, preset_plan
+    from saccade.cli.bench_target import measure_target, refuse_options
     from saccade.environment import resolve_device
 
     chosen = resolve_device(device)
+    in_bf16 = chosen.type == "cuda" if autocast is None else autocast
     if threads is not None:
         torch.set_num_threads(threads)
     if target is not None:
-        _check_only_target(models, patch_size, preset, compiled=compiled)
-        from saccade.bench.shapes import check_passes
-        from saccade.cli.bench_target import measure_target
-
-        is_complete = measure_target(
+        refuse_options(models, patch_size, preset, compiled=compiled)
+        measure_target(
             target,
             chosen,
             attentions=words("--attention", attentions),
             sizes=numbers("--image-size", image_size),
-            passes=check_passes(words("--passes", passes)),
+            passes=words("--passes", passes),
             batch=batch,
             seconds=2.0 if seconds is None else seconds,
-            autocast=chosen.type == "cuda" if autocast is None else autocast,
+            autocast=in_bf16,
             out=out,
             as_json=as_json,
         )
-        if not is_complete:
-            raise typer.Exit(INTERRUPTED)
         return
     if preset is not None:
         plan = preset_plan(preset)
@@ -215,32 +264,22 @@ def model(
             words("--passes", passes),
             batch=batch,
             compiled=compiled,
-            autocast=chosen.type == "cuda" if autocast is None else autocast,
+            autocast=in_bf16,
         )
         plan = ModelPlan(cases)
     default = 1.0 if chosen.type == "cuda" else 2.0
-    result = _run_models(plan, chosen, default if seconds is None else seconds, out)
-    _finish_models(result, plan, chosen, out, as_json=as_json)
+    seconds = default if seconds is None else seconds
+    _measure_models(plan, chosen, seconds, out, as_json=as_json)
 
 
-def _check_only_target(
-    models: str | None, patch_size: str | None, preset: str | None, *, compiled: bool
+def _measure_models(
+    plan: ModelPlan, device: torch.device, seconds: float, out: Path | None, *, as_json: bool
 ) -> None:
-    """Refuse options that TARGET replaces."""
-    given = {"--model": models, "--patch-size": patch_size, "--preset": preset}
-    given["--compile"] = "given" if compiled else None
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(f"TARGET and {name} cannot be combined: give one of them")
-
-
-def _run_models(
-    plan: ModelPlan, device: torch.device, seconds: float, out: Path | None
-) -> ModelResult:
-    """Measure all cases; Ctrl-C keeps the rows measured so far."""
+    """Measure all cases, print the result and write its files; Ctrl-C keeps the rows so far."""
+    from saccade.bench.findings import check_folder, write_model
     from saccade.bench.model import ModelResult, check_cases, run_models
-    from saccade.bench.output import check_folder
-    from saccade.environment import describe_environment
+    from saccade.bench.plan import model_verdicts
+    from saccade.environment import describe_environment, hardware_slug
 
     check_cases(plan.cases)
     if out is not None:
@@ -250,7 +289,11 @@ def _run_models(
         run_models(result, plan.cases, device, seconds=seconds, report=_say_model)
     except KeyboardInterrupt:
         typer.echo(f"interrupted after {len(result.rows)} rows", err=True)
-    return result
+    targets = model_verdicts(result, plan) if plan.targets else None
+    write = None
+    if out is not None:
+        write = partial(write_model, result, targets, out, hardware_slug(device))
+    finish(result, partial(_show_models, result, targets), write, as_json=as_json)
 
 
 def _say_model(row: ModelRow, done: int, total: int) -> None:
@@ -262,115 +305,10 @@ def _say_model(row: ModelRow, done: int, total: int) -> None:
     typer.echo(f"[{done}/{total}] {what}: {found}", err=True)
 
 
-def _finish_models(
-    result: ModelResult, plan: ModelPlan, device: torch.device, out: Path | None, *, as_json: bool
-) -> None:
-    from saccade.bench.output import write_model
-    from saccade.bench.plan import model_verdicts
-    from saccade.environment import hardware_slug
-
-    targets = model_verdicts(result, plan) if plan.targets else None
-    if as_json:
-        typer.echo(result.to_json(), nl=False)
-    else:
-        for table in (result.table(), targets):
-            if table is not None:
-                print_table(table.title, table.columns, table.lines)
-        _remark_on_spread({f"{r.case.model}, {r.case.attention}": r.timing for r in result.rows})
-    if out is not None:
-        _say_written(write_model(result, targets, out, hardware_slug(device)))
-    if not result.complete:
-        raise typer.Exit(INTERRUPTED)
-
-
-def _list_mechanisms() -> None:
-    from saccade.bench.attention import MECHANISMS
-
-    for name in MECHANISMS.names():
-        typer.echo(f"{name:26} {MECHANISMS[name].summary}")
-
-
-def _run_attention(plan: Preset, preset: str | None, out: Path | None) -> AttentionResult:
-    """Measure all grids; Ctrl-C keeps the rows measured so far."""
-    import torch
-
-    from saccade.bench.attention import Runner
-    from saccade.bench.output import check_folder
-    from saccade.bench.results import AttentionResult, Roof
-    from saccade.bench.roof import measure_roof
-    from saccade.environment import describe_environment
-
-    if plan.threads is not None:
-        torch.set_num_threads(plan.threads)
-    device = torch.device(plan.device)
-    result = AttentionResult(describe_environment(device), Roof(0.0, 0.0), preset=preset)
-    runner = Runner(result, plan.dtype, device, plan.seconds, plan.threads, _say_row)
-    runner.check(plan.grids)
-    if out is not None:
-        check_folder(out)
-    try:
-        result.roof = measure_roof(device, getattr(torch, plan.dtype))
-        runner.run(plan.grids)
-    except KeyboardInterrupt:
-        typer.echo(f"interrupted after {len(result.rows)} rows", err=True)
-    return result
-
-
-def _say_row(row: Row, done: int, total: int) -> None:
-    from saccade.bench.tables import number
-
-    found = f"{number(row.median_ms)} ms" if row.timing else f"{row.status}: {row.reason}"
-    where = f"{_shape(row)} {row.direction} {row.mechanism}"
-    typer.echo(f"[{done}/{total}] {where}: {found}", err=True)
-
-
-def _show_attention(result: AttentionResult, plan: Preset, *, as_json: bool) -> None:
-    from saccade.bench.presets import judge
-    from saccade.bench.tables import summaries, verdict_table
-
-    if as_json:
-        typer.echo(result.to_json(), nl=False)
-        return
-    tables = summaries(result)
-    if plan.targets:
-        tables.append(verdict_table(judge(result, plan.targets)))
-    for table in tables:
-        print_table(table.title, table.columns, table.lines)
-    for remark in dict.fromkeys(f"{r.mechanism}: {r.reason}" for r in result.rows if r.reason):
-        typer.echo(remark)
-    _remark_on_spread({f"{r.mechanism}, {r.direction}, {_shape(r)}": r.timing for r in result.rows})
-
-
-def _remark_on_spread(timings: Mapping[str, Timing | None]) -> None:
+def _show_models(result: ModelResult, targets: Table | None) -> None:
     from saccade.bench.tables import unsteady
 
+    print_tables([result.table(), *([] if targets is None else [targets])])
+    timings = {f"{r.case.model}, {r.case.attention}": r.timing for r in result.rows}
     if remark := unsteady(timings):
         typer.echo(remark)
-
-
-def _shape(row: Row) -> str:
-    return f"D={row.head_dim} N={row.tokens} B={row.batch} H={row.heads}"
-
-
-def _write_attention(result: AttentionResult, plan: Preset, out: Path, theme: str) -> None:
-    import torch
-
-    from saccade.bench.output import write_attention
-    from saccade.bench.presets import judge
-    from saccade.environment import hardware_slug
-
-    hardware = hardware_slug(torch.device(plan.device))
-    _say_written(write_attention(result, judge(result, plan.targets), out, hardware, theme))
-
-
-def _write_costs(result: AttentionResult, plan: Preset) -> None:
-    import torch
-
-    from saccade.bench.calibration import write_costs
-
-    _say_written([write_costs(result, torch.device(plan.device), plan.dtype)])
-
-
-def _say_written(paths: Sequence[Path]) -> None:
-    for path in paths:
-        typer.echo(f"wrote {path}", err=True)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from saccade.cli.tables import print_table, terminal_width
+from saccade.cli.terminal import finish, print_tables, terminal_width
 from saccade.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
 
-    from saccade.bench.shapes import Pass
     from saccade.bench.verdict.findings import VerdictFindings
     from saccade.bench.verdict.subject import Subject
     from saccade.config import Config
 
-__all__ = ["measure_target", "subject_of"]
+__all__ = ["measure_target", "refuse_options", "subject_of"]
 
 
 def subject_of(word: str) -> Subject:
@@ -93,89 +93,69 @@ def _side(size: int | Sequence[int]) -> int:
     return int(sides[0])
 
 
+def refuse_options(
+    models: str | None, patch_size: str | None, preset: str | None, *, compiled: bool
+) -> None:
+    """Refuse options that TARGET replaces."""
+    given = {"--model": models, "--patch-size": patch_size, "--preset": preset}
+    given["--compile"] = "given" if compiled else None
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"TARGET and {name} cannot be combined: give one of them")
+
+
 def measure_target(
     target: str,
     device: torch.device,
     *,
     attentions: Sequence[str],
     sizes: Sequence[int],
-    passes: Sequence[Pass],
+    passes: Sequence[str],
     batch: int,
     seconds: float,
     autocast: bool,
     out: Path | None,
     as_json: bool,
-) -> bool:
-    """Measure the model of a target, and show and write what was found.
-
-    Returns:
-        False if it was interrupted.
-    """
-    from saccade.bench.findings import write_findings
-    from saccade.bench.output import check_folder
-    from saccade.bench.verdict.efficiency import measure_efficiency
+) -> None:
+    """Measure the model of a target, and show and write what was found."""
+    from saccade.bench.findings import check_folder, write_findings
+    from saccade.bench.shapes import check_passes
     from saccade.bench.verdict.findings import VerdictFindings
-    from saccade.bench.verdict.measure import FACTORS, measure_sizes
+    from saccade.bench.verdict.measure import FACTORS, measure_efficiency, measure_sizes
     from saccade.environment import describe_environment, hardware_slug
     from saccade.layers import ATTENTIONS
 
+    directions = check_passes(passes)
     subject = subject_of(target)
     names = list(dict.fromkeys(["softmax", *(attentions or [*ATTENTIONS, subject.attention])]))
     for name in names:
         ATTENTIONS[name]  # raises for an unknown name
     grid = sorted(sizes) if sizes else subject.sizes(FACTORS)
-    facts = subject.facts(grid[0])
-    for size in grid:
-        subject.facts(size)
+    facts = [subject.facts(size) for size in grid]  # raises for a size that cannot be built
     if out is not None:
         check_folder(out)
-    findings = VerdictFindings(describe_environment(device), subject, facts)
-
-    def say(line: str) -> None:
-        typer.echo(line, err=True)
-
+    findings = VerdictFindings(describe_environment(device), subject, facts[0])
+    options: dict[str, Any] = {"passes": directions, "autocast": autocast, "report": _say}
     try:
-        measure_sizes(
-            subject,
-            names,
-            grid,
-            device,
-            findings.points,
-            findings.remarks,
-            passes=passes,
-            batch=batch,
-            seconds=seconds,
-            autocast=autocast,
-            report=say,
-        )
+        into = (findings.points, findings.remarks)
+        measure_sizes(subject, names, grid, device, *into, batch=batch, seconds=seconds, **options)
         for name in dict.fromkeys(("softmax", subject.attention)):
-            findings.efficiency.append(
-                measure_efficiency(
-                    subject,
-                    name,
-                    device,
-                    passes=passes,
-                    seconds=min(seconds, 1.0),
-                    autocast=autocast,
-                    report=say,
-                )
-            )
+            found = measure_efficiency(subject, name, device, seconds=min(seconds, 1.0), **options)
+            findings.efficiency.append(found)
         findings.complete = True
     except KeyboardInterrupt:
-        say(f"interrupted after {len(findings.points)} times")
-    _show(findings, as_json=as_json)
-    if out is not None:
-        for path in write_findings(findings, out, hardware_slug(device)):
-            say(f"wrote {path}")
-    return findings.complete
+        _say(f"interrupted after {len(findings.points)} times")
+    write = None if out is None else partial(write_findings, findings, out, hardware_slug(device))
+    finish(findings, partial(_show, findings), write, as_json=as_json)
 
 
-def _show(findings: VerdictFindings, *, as_json: bool) -> None:
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _show(findings: VerdictFindings) -> None:
     from rich.console import Console
 
-    if as_json:
-        typer.echo(findings.to_json(), nl=False)
-        return
     for table in findings.tables():
         if table.title in ("Verdict", "Remarks"):
             typer.echo(f"{table.title.lower()}:")
@@ -183,4 +163,4 @@ def _show(findings: VerdictFindings, *, as_json: bool) -> None:
             for line in table.lines:
                 console.print(line[0], markup=False, highlight=False)
         else:
-            print_table(table.title, table.columns, table.lines)
+            print_tables([table])

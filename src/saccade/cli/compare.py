@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saccade.cli.compare_tables import print_results, show_estimate
-from saccade.cli.launching import Launchers, SlurmOptions
-from saccade.cli.lists import words
-from saccade.cli.streams import say
+from saccade.cli.options import AsJson, Launchers, Recipe, Resume, SlurmOptions, words
+from saccade.cli.terminal import say
 from saccade.errors import ConfigError, Preempted, TrainingError
 from saccade.io import read_json_object
 
@@ -25,12 +24,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def compare(
-    recipe: Annotated[
-        str | None,
-        typer.Argument(
-            help="A recipe's name, a YAML file or a folder of images; optional with --resume."
-        ),
-    ] = None,
+    recipe: Recipe = None,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
@@ -60,26 +54,20 @@ def compare(
     jobs: Annotated[
         int | None,
         typer.Option(
-            help="Runs at a time; default: one a GPU, up to 4 on a CPU, no limit in Slurm."
+            help="Runs at a time; default: one per GPU, up to 4 on a CPU, no limit in Slurm."
         ),
     ] = None,
     launcher: Launchers = "local",
     slurm: SlurmOptions = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the comparison.")] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Resume the comparison in --out, join its jobs in Slurm, or start it.",
-        ),
-    ] = False,
+    resume: Resume = False,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run", help="Print the trials, the runs and an estimate, and write no files."
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train several attentions under the same settings and test their differences.
 
@@ -93,7 +81,7 @@ def compare(
     given = {name: value for name, value in asked.items() if value is not None}
     plan = _plan(recipe, overrides or [], given, out if resume else None)
     if dry_run or out is None:
-        from saccade.study.comparison.estimate import estimate
+        from saccade.study.comparison.start import estimate
 
         show_estimate(estimate(plan), as_json=as_json)
         return

@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from saccade.cli.options import AsJson
+
 POLL_S = 5.0
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -19,7 +21,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.callback()
 def _compare() -> None:
-    """Train several attentions alike and compare them."""
+    """Train several attentions under the same settings and compare them."""
 
 
 @app.command()
@@ -28,7 +30,7 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", help="Show changes until no run is queued or running.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the runs as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show which runs are queued, running, done or failed, and why."""
     from saccade.study.comparison.folder import ComparisonFolder

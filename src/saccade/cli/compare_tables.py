@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from saccade.cli.tables import print_table
+from saccade.cli.terminal import print_table
 from saccade.runs import speed_unit
 
 __all__ = ["print_results", "show_estimate"]
@@ -121,6 +121,8 @@ def _number(value: float | None, form: str, factor: float = 1, unit: str = "") -
 
 def show_estimate(found: Mapping[str, Any], *, as_json: bool) -> None:
     """Print what a comparison would do, and how long it would take."""
+    from saccade.report.text import duration
+
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -146,15 +148,11 @@ def show_estimate(found: Mapping[str, Any], *, as_json: bool) -> None:
     extra = "; runs whose best setting is the shared one are not repeated" if trials else ""
     typer.echo(f"plan: {trials}at most {found['runs']} runs{extra}")
     seconds = found["seconds"]
-    told = "unknown: they did not fit in memory" if seconds is None else _duration(seconds)
+    told = (
+        "unknown: they did not fit in memory" if seconds is None else f"about {duration(seconds)}"
+    )
     typer.echo(f"estimate: {told} of training, one run at a time, without evaluation")
 
 
 def _runs(row: Mapping[str, Any]) -> str:
     return f"{row['runs']} + {row['tuned_runs']}" if row["tuned_runs"] else str(row["runs"])
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"about {seconds:.0f} s"
-    return f"about {seconds / 60:.0f} min" if seconds < 7200 else f"about {seconds / 3600:.1f} h"

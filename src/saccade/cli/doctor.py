@@ -8,10 +8,11 @@ import platform
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from saccade.cli.options import AsJson
 from saccade.errors import DataError
 from saccade.version import __version__
 
@@ -35,7 +36,7 @@ EXTRAS = {
 
 @app.command()
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show versions, hardware, extras and caches."""
     facts = {**_machine(), **_torch(), **_extras(), **_data()}
@@ -82,8 +83,7 @@ def _extras() -> dict[str, Any]:
 
 
 def _data() -> dict[str, Any]:
-    from saccade.data.archives import exists_safely
-    from saccade.data.cache import cache_dir
+    from saccade.data.cache import cache_dir, exists_safely
 
     try:
         root = cache_dir()

@@ -9,10 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from saccade.cli.runs import check_onnx_use, is_onnx, open_run_or_model
-from saccade.cli.sources import PRETRAINED_HELP, choose_pretrained
-from saccade.cli.streams import escape, say
-from saccade.cli.tables import cells, fit, in_words, padded, terminal_width
+from saccade.cli.options import AsJson, Device, Pretrained, Weights
+from saccade.cli.sources import (
+    check_onnx_use,
+    choose_pretrained,
+    is_onnx,
+    open_run_or_model,
+)
+from saccade.cli.terminal import cells, escape, fit, in_words, padded, percent, say, terminal_width
 from saccade.errors import ConfigError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -30,12 +34,10 @@ def evaluate(
             help="A run folder, a folder of save_pretrained, or an exported .onnx file."
         ),
     ] = None,
-    pretrained: Annotated[str | None, typer.Option(help=PRETRAINED_HELP)] = None,
+    pretrained: Pretrained = None,
     split: Annotated[str, typer.Option(help="train, val or test")] = "test",
-    weights: Annotated[
-        str | None, typer.Option(help="best or last; default: as the run was configured")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    weights: Weights = None,
+    device: Device = "auto",
     batch_size: Annotated[int, typer.Option(min=1, help="Batch size.")] = 512,
     data: Annotated[
         str | None,
@@ -44,7 +46,7 @@ def evaluate(
     data_root: Annotated[
         Path | None, typer.Option(help="Folder of the data, if it has moved.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure a trained model.
 
@@ -108,7 +110,7 @@ def _table(result: dict[str, Any]) -> str:
 def _class_lines(result: dict[str, Any]) -> Iterator[str]:
     """Yield number, name, accuracy and image count of each class; names are never shortened."""
     names = _names(result)
-    shares = [_percent(share) for share in result["class_accuracy"].values()]
+    shares = [percent(share) for share in result["class_accuracy"].values()]
     images = [sum(row) for row in result["confusion"]]
     digits, wide, width = len(str(len(names) - 1)), max(map(cells, names)), terminal_width()
     most = len(f"{max(images):,}")
@@ -146,10 +148,6 @@ def _confusion_lines(result: dict[str, Any]) -> Iterator[str]:
 def _names(result: dict[str, Any]) -> list[str]:
     """Class names with control characters escaped."""
     return [escape(name) for name in result["class_names"]]
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.2f} %"
 
 
 def _short(value: Any) -> str:

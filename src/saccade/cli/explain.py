@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.images import exit_if_any, find_each
-from saccade.cli.runs import open_run_or_model
-from saccade.cli.sources import PRETRAINED_HELP, split_words
-from saccade.cli.streams import escape, say
+from saccade.cli.options import Device, JsonLines, Pretrained, Weights
+from saccade.cli.sources import (
+    exit_if_any,
+    find_each,
+    open_run_or_model,
+    split_words,
+)
+from saccade.cli.terminal import escape, say
 from saccade.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -45,7 +49,7 @@ def explain(
         Path | None,
         typer.Option(help="Folder for the figures; for a pretrained model by default explained."),
     ] = None,
-    pretrained: Annotated[str | None, typer.Option(help=PRETRAINED_HELP)] = None,
+    pretrained: Pretrained = None,
     method: Annotated[
         str, typer.Option(help="Method of the summary map: attention, rollout or gradient.")
     ] = "rollout",
@@ -70,11 +74,9 @@ def explain(
             help="For data set shapes: share of attention on the shape, untrained and trained.",
         ),
     ] = False,
-    weights: Annotated[
-        str | None, typer.Option(help="best or last; default: as the run was configured")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    weights: Weights = None,
+    device: Device = "auto",
+    as_json: JsonLines = False,
 ) -> None:
     """Draw attention maps of a trained model: one figure for each image, as PNG and SVG.
 
@@ -155,7 +157,7 @@ def _make_explainers(
 def _draw_images(
     explainers: Sequence[Explainer], words: list[str], out: Path, *, as_json: bool
 ) -> None:
-    from saccade.bench.output import check_folder
+    from saccade.bench.findings import check_folder
     from saccade.explain.figures import draw_explanations
     from saccade.explain.images import check_same_images
     from saccade.explain.sheet import save
@@ -193,7 +195,7 @@ def _say_image(
 
 
 def _draw_data(run: RunFolder, out: Path, options: dict[str, Any], *, as_json: bool) -> None:
-    from saccade.bench.output import check_folder
+    from saccade.bench.findings import check_folder
     from saccade.explain.data_pictures import data_pictures
     from saccade.explain.sheet import save
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from saccade.cli.lists import numbers
-from saccade.cli.runs import open_run_or_model
-from saccade.cli.streams import escape, say
+from saccade.cli.options import AsJson, Weights, numbers
+from saccade.cli.sources import open_run_or_model
+from saccade.cli.terminal import escape, say
 from saccade.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -43,13 +43,11 @@ def export(
     with_maps: Annotated[
         str | None, typer.Option(help="Blocks whose attention maps are outputs: 0,-1")
     ] = None,
-    weights: Annotated[
-        str | None, typer.Option(help="best or last; default: as the run was configured")
-    ] = None,
+    weights: Weights = None,
     data_root: Annotated[
         Path | None, typer.Option(help="Folder of the data, if it has moved; for --quantize.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a trained model for programs without saccade, after checking it against torch."""
     for name, value, known in (("format", kind, FORMATS), ("weights", weights, ("best", "last"))):

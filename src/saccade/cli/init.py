@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli.streams import say
+from saccade.cli.terminal import say
 from saccade.errors import ConfigError, writing_error
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -17,7 +17,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def init(
     folder: Annotated[
         Path,
-        typer.Argument(help="A folder with one sub-folder a class, or with train/, val/, test/."),
+        typer.Argument(help="A folder with one sub-folder per class, or with train/, val/, test/."),
     ],
     out: Annotated[
         Path | None,

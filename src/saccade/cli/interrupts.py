@@ -44,12 +44,7 @@ REMINDER = signal.SIGALRM
 
 
 class Halted(SaccadeError):  # noqa: N818 - it names an event, not a fault
-    """A command was ended by a signal that it did not handle itself.
-
-    Args:
-        number: The signal.
-        resumable: True if the command has --resume.
-    """
+    """A command was ended by a signal that it did not handle itself."""
 
     def __init__(self, number: int = signal.SIGINT, *, resumable: bool = False) -> None:
         self.exit_code = 128 + number

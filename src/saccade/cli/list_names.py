@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from saccade.cli.options import AsJson
 from saccade.errors import UnknownNameError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -19,12 +20,12 @@ KINDS = ("models", "attentions", "datasets", "recipes", "weights")
 def list_names(
     kind: Annotated[str, typer.Argument(help="models, attentions, datasets, recipes or weights")],
     pattern: Annotated[str, typer.Argument(help="A shell pattern such as 'taylor*'.")] = "*",
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List models, attentions, datasets, recipes or pretrained weights.
 
     Attentions are listed with their kind (quadratic, pure linear or hybrid), the lengths of
-    sequences that they accept, and what holds of the rows of their weights.
+    sequences that they accept, and whether weights can be negative and sum to 1.
     """
     names = [name for name in _names(kind) if fnmatchcase(name, pattern)]
     if as_json:

@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.images import exit_if_any, find_each
-from saccade.cli.runs import check_onnx_use, is_onnx, open_run_or_model
-from saccade.cli.sources import PRETRAINED_HELP, require_images, split_words
-from saccade.cli.streams import escape, say
+from saccade.cli.options import Device, JsonLines, Pretrained, Weights
+from saccade.cli.sources import (
+    check_onnx_use,
+    exit_if_any,
+    find_each,
+    is_onnx,
+    open_run_or_model,
+    require_images,
+    split_words,
+)
+from saccade.cli.terminal import escape, say
 from saccade.errors import DataError
 
 if TYPE_CHECKING:
@@ -35,13 +42,11 @@ def predict(
             "from stdin.",
         ),
     ],
-    pretrained: Annotated[str | None, typer.Option(help=PRETRAINED_HELP)] = None,
+    pretrained: Pretrained = None,
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show for each image.")] = 3,
-    weights: Annotated[
-        str | None, typer.Option(help="best or last; default: as the run was configured")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    weights: Weights = None,
+    device: Device = "auto",
+    as_json: JsonLines = False,
 ) -> None:
     """Classify images, or files of sequences. URLs are refused. ONNX files need no torch.
 
@@ -85,7 +90,7 @@ def unsure(ranked: list[tuple[str, float]], below: float | None) -> dict[str, bo
 
 def _finder(folder: RunFolder | Path | None) -> Callable[[list[str]], list[str]]:
     """The function that expands the words of the command line to files of the run's kind."""
-    from saccade.data.pictures import find_pictures
+    from saccade.data.folder_files import find_pictures
     from saccade.runs import RunFolder
 
     if isinstance(folder, RunFolder):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from saccade.cli.options import AsJson
+
 if TYPE_CHECKING:
     from saccade.report import Report
 
@@ -26,7 +28,7 @@ def report(
     formats: Annotated[
         str, typer.Option("--format", help="Formats to write, separated by commas.")
     ] = "html,md,csv,latex",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a report about finished runs: tables with intervals, figures and conclusions."""
     from saccade.report import write_report

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli.runs import is_pretrained_name
-from saccade.cli.streams import say
+from saccade.cli.options import Device
+from saccade.cli.sources import is_pretrained_name
+from saccade.cli.terminal import tell
 from saccade.errors import ConfigError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -41,7 +42,7 @@ def serve(
     ] = False,
     queue: Annotated[int, typer.Option(min=1, help="Requests that may wait.")] = 256,
     max_batch: Annotated[int, typer.Option(min=1, help="Pictures in one forward pass.")] = 64,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Serve a page with attention maps and predictions of a model, and a JSON API.
 
@@ -59,13 +60,13 @@ def serve(
     listening = bind(host, port)
     chosen = [
         pretrained_folder(str(path)) if is_pretrained_name(path) else path
-        for path in paths or [default_model(_tell)]
+        for path in paths or [default_model(tell)]
     ]
     models = open_models(chosen, device=device)
     application = create_app(models, settings, reports=render_reports(chosen))
     place = address(settings, listening)
     names = ", ".join(model.id for model in models)
-    _tell(f"serving {names} on {place} (Ctrl-C ends it)")
+    tell(f"serving {names} on {place} (Ctrl-C ends it)")
     if open_page:
         webbrowser.open(place)
     run(application, settings, [listening])
@@ -80,7 +81,3 @@ def _check_extra() -> None:
         raise ConfigError(
             f"serve needs the package {error.name!r}: pip install 'saccade[serve]'"
         ) from None
-
-
-def _tell(line: str) -> None:
-    say(f"saccade: {line}", err=True)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.streams import say
-from saccade.cli.tables import in_words
+from saccade.cli.options import AsJson, Overrides, Quiet, Recipe
+from saccade.cli.terminal import in_words, say
 from saccade.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,16 +21,8 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def train(
-    recipe: Annotated[
-        str | None,
-        typer.Argument(
-            help="A recipe's name, a YAML file or a folder of images; optional with --resume."
-        ),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="Overrides such as train.epochs=5."),
-    ] = None,
+    recipe: Recipe = None,
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Run folder to create.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume the run in --out; start it if there is none.")
@@ -44,8 +36,8 @@ def train(
             "--dry-run", help="Check everything, train one step and exit without writing files."
         ),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Hide progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model and write a run folder.
 
@@ -57,7 +49,7 @@ def train(
 
         typer.echo(dump_config(config), nl=False)
     elif dry_run:
-        from saccade.train.dry_run import dry_run as make_dry_run
+        from saccade.train.run import dry_run as make_dry_run
 
         _show(make_dry_run(config, out, resume=resume, quiet=quiet), as_json=as_json)
     elif out is None:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saccade.cli.launching import Launchers, SlurmOptions
-from saccade.cli.streams import say
-from saccade.cli.tables import print_table
+from saccade.cli.options import AsJson, Launchers, Overrides, Resume, SlurmOptions
+from saccade.cli.terminal import print_table, say
 from saccade.errors import ConfigError
 from saccade.train.progress import print_line
 
@@ -30,10 +29,7 @@ def tune(
             help="A recipe with a search section, or a folder of images; optional with --resume."
         ),
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="Overrides such as train.epochs=5."),
-    ] = None,
+    overrides: Overrides = None,
     trials: Annotated[
         int | None, typer.Option(help="Total number of trials over all workers and resumes.")
     ] = None,
@@ -48,14 +44,8 @@ def tune(
     jobs: Annotated[int, typer.Option(min=1, help="Number of workers.")] = 1,
     launcher: Launchers = "local",
     slurm: SlurmOptions = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Resume the search in --out, join its jobs in Slurm, or start it.",
-        ),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    resume: Resume = False,
+    as_json: AsJson = False,
 ) -> None:
     """Search the settings in a recipe's search section. The test set is not used."""
     if out is None:
@@ -81,7 +71,7 @@ def tune(
     else:
         asked = {"metric": metric, "storage": storage}
         given: dict[str, Any] = {k: value for k, value in asked.items() if value is not None}
-        folder = start_search(out, config, Settings(recipe, trials, **given), say=_say)
+        folder = start_search(out, config, Settings(recipe, trials, **given), say=print_line)
     wanted, asked_for = folder.trials_wanted(), folder.settings().trials
     if wanted < asked_for:
         typer.echo(f"the grid has {wanted} points: {wanted} trials, not {asked_for}", err=True)
@@ -90,10 +80,6 @@ def tune(
         typer.echo(json.dumps(results))
     else:
         _show(results, folder)
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
 
 
 def _resolve(recipe: str | None, changes: list[str], *, resume: bool) -> Config | None:

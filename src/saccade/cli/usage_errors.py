@@ -19,12 +19,7 @@ UsageError: Any = typer.BadParameter.__base__
 
 @contextmanager
 def usage_errors_in_one_line(group: TyperGroup, words: Sequence[str]) -> Iterator[None]:
-    """Turn a usage error of click, which prints four lines, into a `ConfigError` of one line.
-
-    Args:
-        group: The top-level command.
-        words: The command-line arguments.
-    """
+    """Turn a usage error of click, which prints four lines, into a `ConfigError` of one line."""
     try:
         yield
     except UsageError as error:

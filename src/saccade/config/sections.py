@@ -83,8 +83,8 @@ class DataConfig(Section):
             A folder with both `val/` and `test/` is validated on its `val/`.
         split_seed: Seed of the validation split. It is separate from `run.seed`, so that runs with
             different seeds share one split.
-        num_train: Maximum number of training images, validation images included; the number of
-            items that are generated.
+        num_train: Maximum number of training images, validation images included; for
+            generated data sets, the number of items.
         num_test: Maximum number of test images.
         resident_gib: A Hub data set is kept in memory if its decoded images fit into this size;
             a larger one is streamed in every epoch.
@@ -143,8 +143,8 @@ class InitConfig(Section):
         from: A run folder, a folder of `save_pretrained`, the id of a model on the Hub, or a file
             of weights. The classifier is reset if the classes differ, and learned positions are
             resampled if the resolution or the length differs.
-        weights: Weights of a run folder: the best on validation or the last; by default as its
-            `train.evaluate_with` says.
+        weights: Which weights of a run folder: the best on validation, or the last. Default: its
+            `train.evaluate_with`.
         reset_head: Reset the classifier also if the classes are the same.
     """
 
@@ -231,8 +231,8 @@ class OptimConfig(Section):
         plateau_patience: Epochs without improvement before `plateau` lowers the learning rate.
         plateau_factor: Factor of the learning rate when it is lowered.
         clip_norm: Maximum gradient norm; null disables clipping.
-        layer_decay: The head learns at `lr`. Each block, counted from the last, and at the end the
-            stem, learn this factor slower than the part after them. 1 for equal rates.
+        layer_decay: Factor of the learning rate from one block to the block before it. The head
+            has `lr`, and the stem the lowest rate. 1 gives equal rates.
     """
 
     name: Literal["adamw", "sgd", "adam", "lion", "muon"] = "adamw"
@@ -273,7 +273,7 @@ class TrainConfig(Section):
         precision: Number format of the forward and backward pass; weights stay in fp32.
         ema_decay: Decay of an exponential moving average of the weights. If set, the average is
             evaluated.
-        label_smoothing: Share of each target that is spread over all classes.
+        label_smoothing: Fraction of each target that is distributed over all classes.
         early_stopping_patience: Epochs without a better validation accuracy before stopping.
         compile: Compile stem, blocks and head separately with torch.compile; on a GPU, also the
             preparation of batches.
@@ -284,9 +284,10 @@ class TrainConfig(Section):
         evaluate_with: Weights for the test set: the best on validation, or the last.
         device: `auto` takes a GPU if there is one.
         strategy: How several processes share the model: copies (`ddp`) or parts (`fsdp`).
-        teacher: Run folder, or folder of `save_pretrained`, of a model whose probabilities are
-            learned on the same augmented images. Its data must be those of the run.
-        teacher_weight: Share of the teacher in the loss; the targets have the rest.
+        teacher: Run folder, or folder of `save_pretrained`, of a model to distill: its
+            probabilities on the same augmented images are targets. Its data must be those
+            of the run.
+        teacher_weight: Weight of the teacher's probabilities in the loss; the labels have the rest.
         teacher_temperature: Temperature of the probabilities of teacher and model in that loss.
     """
 
@@ -412,7 +413,7 @@ class TuneConfig(Section):
 
     Attributes:
         sampler: How trials are drawn.
-        pruner: How trials that do badly are ended early.
+        pruner: Rule that stops bad trials early.
         startup_trials: Number of random trials at the start; they are not pruned.
         warmup_epochs: Epochs of a trial before it can be pruned.
     """

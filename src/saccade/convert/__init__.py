@@ -1,4 +1,4 @@
-"""Convert trained softmax ViTs to another attention: diagnose, swap, distil."""
+"""Convert trained softmax ViTs to another attention: diagnose, swap, distill."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Convert a softmax ViT: diagnose, swap, distil, and write a run folder with a page."""
+"""Convert a softmax ViT: diagnose, swap, distill, and write a run folder with a page."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from saccade.config import Config, DataConfig
-from saccade.convert.diagnosis import Diagnosis, diagnose
+from saccade.convert.diagnosis import Diagnosis, diagnose, measure_speed
 from saccade.convert.distil import BLOCK_SHARE, DistillingTrainer
 from saccade.convert.page import write_page
 from saccade.convert.plan import fit_to_budget, run_config
 from saccade.convert.source import Source, open_source
-from saccade.convert.speed import measure_speed
 from saccade.convert.student import build_student, default_options, student_config
 from saccade.data import Split, Splits, load_splits, make_loader
 from saccade.environment import device_name
@@ -32,7 +31,7 @@ from saccade.stats import paired_difference
 from saccade.train import train
 from saccade.train.distributed import Ranks, connect
 from saccade.train.evaluation import Evaluation, evaluate_fitting
-from saccade.train.initial import InitialWeights
+from saccade.train.initialize import InitialWeights
 from saccade.train.run_data import load_run_data
 from saccade.train.saved_model import other_data
 from saccade.train.torch_flags import set_up_machine
@@ -45,7 +44,7 @@ EVALUATED_AT_ONCE = 500
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is known before anything is trained.
+    """A diagnosis and both accuracies, before any training.
 
     Attributes:
         source: The softmax model.
@@ -90,7 +89,7 @@ class Conversion:
     Attributes:
         run: The run folder of the student.
         page: The page about it.
-        record: What `conversion.json` holds, with the results added.
+        record: Content of `conversion.json`, with the results.
     """
 
     run: Path
@@ -120,7 +119,7 @@ def inspect(
         data_root: Folder of the data.
         weights: File of weights, for models of timm and transformers.
         options: Options of the attention.
-        keep_softmax: Number of layers that keep softmax: those that the diagnosis finds hardest.
+        keep_softmax: Number of layers that keep softmax: those with the largest output error.
         local: Add a depthwise convolution of the values to the converted layers.
         seed: Seed of random features.
         device: Where to compute.

@@ -6,29 +6,34 @@ For every layer and head, on the model's own inputs, with scores s = q.k / sqrt(
 |---|---|
 | low, high | smallest and largest score |
 | spread | standard deviation of the scores within a row, mean over rows |
-| below | share of scores below -1, where 1 + s + s^2/2 rises again although exp(s) falls |
+| below | fraction of scores below -1, where 1 + s + s^2/2 grows again although exp(s) falls |
 | key shift | length of the mean key over the mean length of keys; softmax ignores the mean key |
 | distance | total variation between the rows of softmax and of the new attention, 0 to 1 |
-| output error | change of a block's branch if its attention is replaced, relative to the branch |
+| output error | relative change of a block's branch if its attention is replaced |
 
 Scores are centered within rows for `low`, `high` and `below` if the new attention centers keys.
 """
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from saccade.bench.clock import time_calls
 from saccade.convert.student import block_inputs
 from saccade.layers import AttentionCore, MultiHeadAttention
 from saccade.models import VisionTransformer
 from saccade.ops.centering import centered_keys
 from saccade.ops.softmax import softmax_weights
 
-__all__ = ["Diagnosis", "LayerDiagnosis", "diagnose"]
+__all__ = ["TOKENS", "Diagnosis", "LayerDiagnosis", "Speed", "diagnose", "measure_speed"]
 
 CHUNK = 16  # images at a time
 CLOSE, FAR = 0.1, 0.3  # output errors between which a layer needs distillation
@@ -76,7 +81,7 @@ class LayerDiagnosis:
 
     @property
     def verdict(self) -> str:
-        """What the numbers mean for the conversion, in words."""
+        """The consequence for the conversion, in words."""
         return VERDICTS[self.level]
 
     def mean(self, name: str) -> float:
@@ -87,7 +92,7 @@ class LayerDiagnosis:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The layers of a model, and what was measured with.
+    """The diagnosis of all layers of a model.
 
     Attributes:
         attention: The new attention.
@@ -181,3 +186,48 @@ def _layer(index: int, found: dict[str, Tensor], images: int) -> LayerDiagnosis:
     numbers |= {key: tuple((found[key] / images).tolist()) for key in means}
     error = float((found["error"] / found["branch"].clamp(min=1e-30)).sqrt())
     return LayerDiagnosis(index=index, output_error=error, **numbers)
+
+
+TOKENS = (1024, 4096, 16384)
+SECONDS = 0.3  # for the repeats of a short call
+LONG = 2.0  # a call that takes longer is timed once
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Milliseconds of a block in inference, for one image."""
+
+    tokens: int
+    softmax_ms: float
+    attention_ms: float
+
+
+@torch.no_grad()
+def measure_speed(
+    teacher: VisionTransformer, student: VisionTransformer, device: torch.device
+) -> list[Speed]:
+    """Time the first block whose attention differs; in bfloat16 on a GPU, else float32."""
+    kept = student.config.softmax_blocks
+    place = next(index for index in range(len(student.blocks)) if index not in kept)
+    found = []
+    for tokens in TOKENS:
+        x = torch.randn(1, tokens, teacher.embed_dim, device=device)
+        grid = (math.isqrt(tokens), math.isqrt(tokens))
+        times = []
+        for model in (teacher, student):
+            call = partial(model.blocks[place], x, grid=grid)
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                times.append(_median_ms(call, device))
+        found.append(Speed(tokens, *times))
+    return found
+
+
+def _median_ms(call: Callable[[], object], device: torch.device) -> float:
+    start = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    seconds = time.perf_counter() - start
+    if device.type != "cuda" and seconds > LONG:
+        return 1e3 * seconds
+    return time_calls(call, device, seconds=SECONDS, warm=True).median_ms

@@ -1,11 +1,12 @@
-"""Distil a softmax teacher into its student, in two stages of one run.
+"""Distill a softmax teacher into its student, in two stages of one run.
 
     blocks    sum over changed blocks of |student_i(x_i) - teacher_i(x_i)|^2 / var(branch_i),
               x_i the teacher's own inputs
     logits    KL(teacher || student) of the same augmented view
 
-The first `block_share` of the steps match blocks: each student block sees the teacher's input, so
-all learn at once and errors do not accumulate. The rest train the whole student end to end.
+The first `block_share` of the steps match blocks: each student block gets the teacher's input, so
+all blocks learn at the same time and errors do not accumulate. The remaining steps train the whole
+student end to end.
 """
 
 from __future__ import annotations
@@ -36,12 +37,6 @@ BLOCK_SHARE = 0.4
 
 class DistillingStepper(Stepper):
     """A `Stepper` whose loss compares the network with a teacher.
-
-    Args:
-        network: The student.
-        config: The configuration of the run.
-        ranks: The processes of the run; one.
-        teacher: The softmax model.
 
     Attributes:
         block_steps: Number of steps that match blocks; the later ones match logits.
@@ -101,14 +96,7 @@ class DistillingStepper(Stepper):
 
 
 def _relative_error(found: Tensor, wanted: Tensor, x: Tensor, valid: Tensor) -> Tensor:
-    """Squared error of each image (B,) over the mean square of what the teacher's block adds.
-
-    Args:
-        found: Output of the student's block (B, N, C).
-        wanted: Output of the teacher's block.
-        x: Input of both.
-        valid: (B,), False for rows that do not count.
-    """
+    """Squared error of each image (B,), relative to the mean square of the teacher's branch."""
     error = (found.float() - wanted.float()).square().mean(dim=(1, 2))
     branch = (wanted.float() - x.float()).square().mean(dim=(1, 2))
     size = (branch * valid).sum() / valid.sum().clamp(min=1)

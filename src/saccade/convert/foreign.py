@@ -33,12 +33,6 @@ MAX_DIFFERENCE = 1e-3  # of rebuilt and original logits, relative to their size
 def from_timm(name: str, architecture: str, weights: Path, record: dict[str, Any]) -> Source:
     """Rebuild timm's `VisionTransformer`.
 
-    Args:
-        name: What the user named.
-        architecture: Name of the model in timm.
-        weights: File of weights.
-        record: The `config.json` of a folder that timm saved; empty for none.
-
     Raises:
         ConfigError: timm is not installed, or the model has parts that saccade does not have.
     """

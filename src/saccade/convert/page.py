@@ -1,4 +1,4 @@
-"""The page of a conversion: accuracies, verdicts by layer, a heat map, milliseconds."""
+"""The page of a conversion: accuracies, verdicts by layer, a heat map, times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 
 from saccade.io import write_file
-from saccade.report.page import Cell, Column, Figure, Figures, Items, Page, Section, Table
+from saccade.report.page import (
+    Cell,
+    Column,
+    Figure,
+    Figures,
+    Items,
+    Page,
+    Section,
+    Table,
+    text_column,
+)
 from saccade.report.render import as_html
 from saccade.report.style import PAGE_COLORS, Drawing, Margins, axes_style, draw, series_of
 
@@ -85,7 +95,7 @@ def _accuracy(record: Record) -> Section:
         "accuracy",
         "Accuracy on the test set",
         [
-            Column("model", "model", is_number=False),
+            text_column("model", "model"),
             Column("accuracy", "accuracy"),
             Column("difference", "difference to softmax, 95 % interval"),
             Column("seconds", "seconds of training"),
@@ -132,10 +142,10 @@ def _layers(record: Record) -> Section:
         "layers",
         "Layers before training",
         [
-            Column("block", "layer", is_number=False),
+            text_column("block", "layer"),
             *(Column(key, title) for key, title in zip(numbers, titles, strict=True)),
             Column("output_error", "output error"),
-            Column("verdict", "verdict", is_number=False),
+            text_column("verdict", "verdict"),
         ],
         rows,
         note=(

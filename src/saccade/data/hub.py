@@ -1,14 +1,17 @@
 """Data sets of the Hugging Face hub (`hf:<name>`, `hf:<name>@<revision>`), without a disk copy.
 
 A set whose decoded images fit in `data.resident_gib` is read once and kept in memory as uint8. A
-larger set is streamed: its row groups are fetched again in every epoch. Streaming needs parquet
-files, whose labels can be read without the images (`shards`). Most sets on the hub are parquet.
+larger set is streamed: its row groups are fetched again in every epoch (`prefetch`). Streaming
+needs parquet files, whose labels can be read without the images (`shards`). Most sets on the hub
+are parquet.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +20,17 @@ from torch import Tensor
 
 from saccade.config import DataConfig
 from saccade.data.bad_images import bad_image_limit, skip_bad_image
+from saccade.data.datasets import HUB_PREFIX
+from saccade.data.decoding import read_some
 from saccade.data.images import DEFAULT_IMAGE_SIZE, BadImageError, decode_image
-from saccade.data.memory import load_if_small
 from saccade.data.shards import ShardSource, read_shards
-from saccade.data.splits import TEST_FRACTION, TEST_SEED, LeftOut, Split, divide
+from saccade.data.splits import LeftOut, Split, divide, limited, select
+from saccade.data.stratify import TEST_FRACTION, TEST_SEED, block_places, stratified_subset
 from saccade.errors import ConfigError, DataError
 
-__all__ = ["HUB_PREFIX", "load_hub"]
+__all__ = ["load_hub"]
 
-HUB_PREFIX = "hf:"
 _SHUFFLE_BUFFER = 10_000
-_TEST_NAMES = ("test", "validation", "valid")
 
 
 def load_hub(config: DataConfig) -> tuple[Split, Split, tuple[str, ...]]:
@@ -52,7 +55,7 @@ def load_hub(config: DataConfig) -> tuple[Split, Split, tuple[str, ...]]:
             return _sharded([str(url) for url in files[part]], image, label, config)
 
         splits = _train_and_test(parts, read_labels, names, config)
-        return *load_if_small(*splits, config), names
+        return *_in_memory_if_small(*splits, config), names
 
     def read(part: str) -> Split:
         limit = config.num_train if part == "train" else config.num_test
@@ -108,7 +111,7 @@ def _train_and_test(
     if not _shows_labels(train):
         raise DataError(f"{config.name}: the training split has no images or no labels")
     _check_classes(train, names, config)
-    for part in _TEST_NAMES:
+    for part in ("test", "validation", "valid"):
         if part in parts and _shows_labels(test := read(part)):
             _check_labels(test, names, config)
             return train, test
@@ -218,3 +221,74 @@ def _content(cell: dict[str, Any]) -> bytes:
 
     with fsspec.open(cell["path"], "rb") as file:
         return bytes(file.read())
+
+
+def _in_memory_if_small(train: Split, test: Split, config: DataConfig) -> tuple[Split, Split]:
+    """Return both splits, with their images in memory if they fit in `data.resident_gib`.
+
+    In a set that fits, `data.num_train` and `data.num_test` take stratified subsets. In a larger
+    set they take whole row groups, so that no others are fetched. The subsets are kept in memory if
+    they fit.
+
+    Raises:
+        ConfigError: A streamed set has row groups that are too large for the buffer.
+        DataError: An image of a set kept in memory cannot be read and may not be skipped.
+    """
+    take = _stratified if _fits(train, test, config) else limited
+    train = take(train, config.num_train, config.split_seed)
+    test = take(test, config.num_test, config.split_seed)
+    if _fits(train, test, config):
+        return _read(train, config), _read(test, config)
+    _check_buffer((train, test), config)
+    return train, test
+
+
+def _fits(train: Split, test: Split, config: DataConfig) -> bool:
+    size = config.image_size or DEFAULT_IMAGE_SIZE
+    return (len(train) + len(test)) * 3 * size * size <= config.resident_gib * 2**30
+
+
+def _stratified(split: Split, count: int | None, seed: int) -> Split:
+    return split if count is None else select(split, stratified_subset(split.labels, count, seed))
+
+
+def _check_buffer(splits: Sequence[Split], config: DataConfig) -> None:
+    """Raise an error if the buffer cannot hold two row groups."""
+    sources = [split.source for split in splits if isinstance(split.source, ShardSource)]
+    largest = max(group.num_bytes for source in sources for group in source.shards.groups)
+    if 2 * largest > config.buffer_mib * 2**20:
+        wanted = math.ceil(2 * largest / 2**20 * 1000) / 1000
+        raise ConfigError(
+            f"data.buffer_mib must be at least {wanted:g} to hold two row groups of {config.name}, "
+            f"whose images take {largest} bytes each, got {config.buffer_mib:g}"
+        )
+
+
+def _read(split: Split, config: DataConfig) -> Split:
+    """Read a split into memory, without unreadable images if they may be skipped."""
+    assert split.stream is not None
+    images = torch.empty(len(split), *split.image_shape, dtype=torch.uint8)
+    is_good = torch.zeros(len(split), dtype=torch.bool)
+
+    def fill(block: range) -> list[str]:
+        """Read the images of a block and return the messages of unreadable ones."""
+        results = dict(zip(block, read_some(split, block), strict=True))
+        for place, result in results.items():
+            if isinstance(result, Tensor):
+                images[place], is_good[place] = result, True
+        return [str(result) for result in results.values() if not isinstance(result, Tensor)]
+
+    faults: list[str] = []
+    with ThreadPoolExecutor(max(1, config.workers)) as pool:
+        for found in pool.map(fill, block_places(split.stream.blocks)):
+            for fault in found:
+                faults.append(fault)
+                skip_bad_image(faults, bad_image_limit(config))
+    if not faults:
+        return Split(split.labels, images, fingerprint=split.fingerprint)
+    return Split(
+        split.labels[is_good],
+        images[is_good],
+        fingerprint=split.fingerprint,
+        left_out=tuple(map(LeftOut, faults)),
+    )

@@ -4,7 +4,12 @@ The order of an epoch is a function of (seed, epoch). Each step takes the next `
 world_size` positions of that order and gives each rank a consecutive piece. In the last step of an
 epoch every rank gets the same number of images. Entries past the end of the epoch repeat its
 beginning and are not `valid`. In a streamed split every rank has its own part of the order instead
-(`windows`).
+(`prefetch.py`).
+
+Padded sequences are grouped by length. For training, the shuffled sequences are sorted by length
+within windows of 32 steps, and then the steps are shuffled. For evaluation, all sequences are
+sorted, longest first. Lengths of batches are multiples of `GRANULE`, so that there are few
+different shapes.
 """
 
 from __future__ import annotations
@@ -18,15 +23,17 @@ from torch import Tensor
 
 from saccade.config import AugmentConfig
 from saccade.data.decoding import Request, decode_batches
-from saccade.data.mixing import mix, mix_targets
 from saccade.data.prefetch import EpochPlan, fetch_spans, plan_epoch, share
 from saccade.data.randomness import Purpose, make_key, permutation
 from saccade.data.splits import Box, DatasetInfo, Split
-from saccade.data.transform import Draws, Transform, resized_boxes
+from saccade.data.transform import Draws, Transform, mix, mix_targets, resized_boxes
 from saccade.errors import ConfigError
 
-__all__ = ["Batch", "Loader", "make_loader"]
+__all__ = ["GRANULE", "Batch", "Loader", "make_loader"]
 
+GRANULE = 64
+"""The length of a batch of sequences is a multiple of it, or that of the longest sequence."""
+_WINDOW = 32  # steps whose sequences are sorted together: less padding than in shuffled batches
 _GROUP_BYTES = 64 << 20
 
 
@@ -60,11 +67,30 @@ class Step:
 
 
 class Loader:
-    """Batches of one split; see `make_loader` for the arguments.
+    """Batches of one split.
+
+    Args:
+        split: The split. Images in memory are copied to the device once, as uint8.
+        info: Facts about the data set.
+        batch_size: Images per rank and step.
+        augment: Augmentation of the images; None only normalizes.
+        seed: Seed of the order and of the augmentation.
+        device: Device of the batches.
+        shuffle: Shuffle the images anew in every epoch.
+        drop_last: Drop the last step of an epoch if it is not full.
+        rank: Index of this process.
+        world_size: Number of processes.
+        workers: Number of processes that read images which are not in memory.
+        compiled: Make batches with torch.compile. The batches are the same, with fewer passes over
+            memory. It has no effect on images that are not in memory and on resized crops.
+        mixed_epochs: Images are mixed in the first `mixed_epochs` epochs only; None for all.
 
     Attributes:
         group_bytes: Maximum size of the batches that are made in one pass. It does not change the
             batches.
+
+    Raises:
+        ConfigError: A value does not fit the others, or the split.
     """
 
     def __init__(
@@ -75,36 +101,52 @@ class Loader:
         batch_size: int,
         augment: AugmentConfig | None,
         seed: int,
-        device: torch.device,
+        device: torch.device | str,
         shuffle: bool,
-        drop_last: bool,
-        rank: int,
-        world_size: int,
-        workers: int,
-        compiled: bool,
-        mixed_epochs: int | None,
+        drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        workers: int = 0,
+        compiled: bool = False,
+        mixed_epochs: int | None = None,
     ) -> None:
+        if not 0 <= rank < world_size:
+            raise ConfigError(f"rank must be in [0, world_size={world_size}), got {rank}")
+        if info.is_sequence and augment is not None and augment != AugmentConfig():
+            raise ConfigError(
+                f"augment must be off for {info.name}, whose inputs are sequences, got settings "
+                "that change images"
+            )
         self.split, self.info = split, info
         self._stream = split.stream
         self.batch_size, self.drop_last = batch_size, drop_last
-        self.seed, self.shuffle, self.device = seed, shuffle, device
+        self.seed, self.shuffle, self.device = seed, shuffle, torch.device(device)
         self.rank, self.world_size, self.workers = rank, world_size, workers
-        self._transform = Transform(augment, info, device)
+        self._check_batch_size()
+        self._transform = Transform(augment, info, self.device)
         self._mixes = self._transform.config.mixup > 0 or self._transform.config.cutmix > 0
         self._mixed_epochs = mixed_epochs if self._mixes else None
-        self._labels = split.labels.to(device)
-        self._images = None if split.images is None else split.images.to(device)
+        self._labels = split.labels.to(self.device)
+        self._images = None if split.images is None else split.images.to(self.device)
         resized = self._transform.config.resized_crop is not None
         self._compiled = compiled and self._images is not None and not resized
         if self._compiled:
             self._draw = torch.compile(self._transform.draw)
-            exact = (
-                "emulate_precision_casts"  # rounds products before additions, as eager mode does
-            )
+            exact = "emulate_precision_casts"  # rounds products before sums, as eager mode does
             self._make = torch.compile(self._transformed, options={exact: True})
         # Unreadable images over all epochs. Those that are not in the split come after its end.
         self._bad = {len(split) + n: item.message for n, item in enumerate(split.left_out)}
-        self.group_bytes = _GROUP_BYTES if device.type == "cuda" else 0
+        self.group_bytes = _GROUP_BYTES if self.device.type == "cuda" else 0
+
+    def _check_batch_size(self) -> None:
+        size, most = self.batch_size, len(self.split) // self.world_size
+        if size < 1:
+            raise ConfigError(f"batch_size must be at least 1, got {size}")
+        if self.drop_last and size > most:
+            raise ConfigError(
+                f"batch_size must be at most {most} with drop_last=True, for {len(self.split)} "
+                f"images on {self.world_size} rank(s), got {size}"
+            )
 
     def __len__(self) -> int:
         together = self.batch_size * self.world_size
@@ -135,9 +177,12 @@ class Loader:
         Raises:
             DataError: An image cannot be read and may not be skipped. The message names it.
         """
+        steps = [self._step(number) for number in range(start_batch, len(self))]
+        if self.info.is_sequence:
+            yield from self._sequence_batches(steps, self._order(epoch))
+            return
         key = make_key(self.seed, epoch, Purpose.AUGMENT)
         mixing = self._mixing(epoch)
-        steps = [self._step(number) for number in range(start_batch, len(self))]
         spans = [range(step.start, step.start + step.size + self._mixes) for step in steps]
         plan = self._epoch_plan(epoch)
         order = self._order(epoch) if plan is None else plan.order
@@ -180,7 +225,7 @@ class Loader:
                 offset += len(piece)
 
     def _mixing(self, epoch: int) -> Tensor | None:
-        """Whether images are mixed in an epoch, on the device; None if all epochs are alike."""
+        """Whether images are mixed in an epoch, on the device; None if all epochs are the same."""
         if self._mixed_epochs is None:
             return None
         return torch.full((), epoch < self._mixed_epochs, device=self.device)
@@ -214,14 +259,43 @@ class Loader:
     def _order(self, epoch: int) -> Tensor:
         """Return the epoch's order for all ranks, repeated past its end to fill the last step."""
         size = len(self.split)
-        device = self.device if self._images is not None else torch.device("cpu")
+        in_memory = self._images is not None and not self.info.is_sequence
+        device = self.device if in_memory else torch.device("cpu")
         if not size:
             return torch.empty(0, dtype=torch.int64, device=device)
         if self.shuffle:
             order = permutation(make_key(self.seed, epoch, Purpose.ORDER), size, device)
         else:
             order = torch.arange(size, device=device)
+        if self.split.lengths is not None:
+            order = self._grouped(order, self.split.lengths, epoch)
         return order.repeat(1 + -(-(self.world_size + 1) // size))
+
+    def _grouped(self, order: Tensor, lengths: Tensor, epoch: int) -> Tensor:
+        """Return the order with sequences of similar length in the same step."""
+        if not self.shuffle:
+            return order[torch.argsort(lengths[order], descending=True, stable=True)]
+        together = self.batch_size * self.world_size
+        steps = len(order) // together
+        whole, rest = order[: steps * together], order[steps * together :]
+        windows = torch.split(whole, _WINDOW * together)
+        ordered = [part[torch.argsort(lengths[part], stable=True)] for part in windows]
+        batches = torch.cat([*ordered, whole[:0]]).view(steps, together)
+        key = make_key(self.seed, epoch, Purpose.BUCKETS)
+        return torch.cat([batches[permutation(key, steps)].flatten(), rest])
+
+    def _sequence_batches(self, steps: list[Step], order: Tensor) -> Iterator[Batch]:
+        """Yield batches of symbols, cropped to the longest sequence of each."""
+        assert self._images is not None
+        lengths = self.split.lengths
+        for step in steps:
+            index = order[step.start : step.start + step.size]
+            longest = self._images.shape[1]
+            if lengths is not None:
+                longest = min(longest, -(-int(lengths[index].max()) // GRANULE) * GRANULE)
+            index = index.to(self.device, non_blocking=True)
+            symbols = self._images[:, :longest][index].long()
+            yield Batch(symbols, self._labels[index], index, self._valid(step), step.count)
 
     def _step(self, number: int) -> Step:
         together = self.batch_size * self.world_size
@@ -269,74 +343,4 @@ class Loader:
         return images, mix_targets(labels, weight, self.info.num_classes)
 
 
-def make_loader(
-    split: Split,
-    info: DatasetInfo,
-    *,
-    batch_size: int,
-    augment: AugmentConfig | None,
-    seed: int,
-    device: torch.device | str,
-    shuffle: bool,
-    drop_last: bool = False,
-    rank: int = 0,
-    world_size: int = 1,
-    workers: int = 0,
-    compiled: bool = False,
-    mixed_epochs: int | None = None,
-) -> Loader:
-    """Make the loader of one split.
-
-    Args:
-        split: The split. Images in memory are copied to the device once, as uint8.
-        info: Facts about the data set.
-        batch_size: Images per rank and step.
-        augment: Augmentation of the images; None only normalizes.
-        seed: Seed of the order and of the augmentation.
-        device: Device of the batches.
-        shuffle: Shuffle the images anew in every epoch.
-        drop_last: Drop the last step of an epoch if it is not full.
-        rank: Index of this process.
-        world_size: Number of processes.
-        workers: Number of processes that read images which are not in memory.
-        compiled: Make batches with torch.compile. The batches are the same, with fewer passes over
-            memory. It has no effect on images that are not in memory and on resized crops.
-        mixed_epochs: Images are mixed in the first `mixed_epochs` epochs only; None for all.
-
-    Raises:
-        ConfigError: A value does not fit the others, or the split.
-    """
-    if batch_size < 1:
-        raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
-    if not 0 <= rank < world_size:
-        raise ConfigError(f"rank must be in [0, world_size={world_size}), got {rank}")
-    if info.is_sequence and augment is not None and augment != AugmentConfig():
-        raise ConfigError(
-            f"augment must be off for {info.name}, whose inputs are sequences, got settings that "
-            "change images"
-        )
-    if drop_last and len(split) < batch_size * world_size:
-        raise ConfigError(
-            f"batch_size must be at most {len(split) // world_size} with drop_last=True, for "
-            f"{len(split)} images on {world_size} rank(s), got {batch_size}"
-        )
-    kind: type[Loader] = Loader
-    if info.is_sequence:
-        from saccade.data.sequences import SequenceLoader
-
-        kind = SequenceLoader
-    return kind(
-        split,
-        info,
-        batch_size=batch_size,
-        augment=augment,
-        seed=seed,
-        device=torch.device(device),
-        shuffle=shuffle,
-        drop_last=drop_last,
-        rank=rank,
-        world_size=world_size,
-        workers=workers,
-        compiled=compiled,
-        mixed_epochs=mixed_epochs,
-    )
+make_loader = Loader

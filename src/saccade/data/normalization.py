@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from saccade.data.bad_images import refuse_bad
-from saccade.data.block_shuffle import block_places
 from saccade.data.decoding import read_some
 from saccade.data.images import BadImageError
-from saccade.data.splits import Split, channel_statistics
+from saccade.data.splits import Split
+from saccade.data.stratify import block_places
 from saccade.errors import DataError
 
-__all__ = ["measure_channels"]
+__all__ = ["channel_statistics", "measure_channels"]
 
 _SAMPLED_BLOCKS = 32
 
@@ -66,3 +66,23 @@ def _spaced(size: int, count: int) -> list[int]:
     """Return at most `count` evenly spaced positions out of `size`."""
     count = min(size, count)
     return [i * size // count for i in range(count)]
+
+
+def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation per channel of uint8 (N, C, H, W), for pixels in 0..1.
+
+    The sums are integers, so the result does not depend on the order of the images.
+    """
+    channels = images.shape[1]
+    total = torch.zeros(channels, dtype=torch.int64)
+    squares = torch.zeros(channels, dtype=torch.int64)
+    for chunk in images.chunk(-(-len(images) // 1024)):
+        levels = chunk.to(torch.int32).transpose(0, 1).reshape(channels, -1)
+        total += levels.sum(1)
+        squares += (levels * levels).sum(1)
+    count = images.numel() // channels
+    mean = total.double() / count
+    std = (squares.double() / count - mean**2).clamp(min=0).sqrt()
+    # A constant channel gets a standard deviation of one gray level.
+    std = torch.where(std > 0, std, 1.0)
+    return tuple((mean / 255).tolist()), tuple((std / 255).tolist())

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saccade.data.block_shuffle import block_places, shuffled_blocks
 from saccade.data.randomness import random_bits
 from saccade.data.splits import StreamSource
+from saccade.data.stratify import block_places, shuffled_blocks
 
 __all__ = ["EpochPlan", "fetch_spans", "plan_epoch", "share"]
 

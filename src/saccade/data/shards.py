@@ -8,24 +8,30 @@ fetched; a row group is a block.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
+from saccade.data.cache import cache_dir, write_atomically
 from saccade.data.images import decode_image
-from saccade.data.label_cache import cached_labels
 from saccade.data.splits import Box
 from saccade.errors import DataError
+from saccade.io import locked, open_regular
 
 __all__ = ["ShardSource", "Shards", "read_shards"]
 
+_PINNED = re.compile(r"hf://.*@[0-9a-f]{40}/")
 _CONNECTIONS = 16  # files whose labels are read concurrently
 
 
@@ -176,11 +182,41 @@ def read_shards(urls: Sequence[str], image: str, label: str) -> tuple[Shards, Te
 
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         metadata = list(pool.map(read_footer, urls))
-        labels = cached_labels(
+        labels = _cached_labels(
             [f"{url}#{label}" for url in urls],
             lambda: torch.from_numpy(np.concatenate([*pool.map(read_labels, urls, metadata)])),
         )
     return Shards(urls, image, metadata), labels
+
+
+def _cached_labels(names: Sequence[str], read: Callable[[], Tensor]) -> Tensor:
+    """Return labels from the user's cache, or read and cache them; other processes wait.
+
+    Labels are cached only if all files, of which `names` has the addresses and the column, belong
+    to a revision of the hub, which cannot change.
+    """
+    if not all(_PINNED.match(name) for name in names):
+        return read()
+    digest = hashlib.sha256("\n".join(names).encode()).hexdigest()
+    path = cache_dir() / "labels" / f"{digest}.safetensors"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.with_suffix(".lock"), lambda: None):
+            labels = _stored(path)
+            if labels is None:
+                labels = read()
+                write_atomically(path, save({"labels": labels}))
+            return labels
+    except OSError:  # the cache cannot be written to
+        return read()
+
+
+def _stored(path: Path) -> Tensor | None:
+    try:
+        with open_regular(path) as file:
+            return load(file.read())["labels"]
+    except (OSError, SafetensorError, KeyError):
+        return None
 
 
 @contextmanager

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
+import torch
+from PIL import Image
 from torch import Tensor
 
-from saccade.data.cifar import (
+from saccade.data.decoders import (
     CIFAR10_PICKLES,
     CIFAR10_PNGS,
-    CIFAR100_CLASSES,
+    IDX_FILES,
+    PARQUET_FILES,
     decode_cifar10_pngs,
+    decode_idx,
+    decode_parquet,
     decode_pickles,
 )
-from saccade.data.idx import IDX_FILES, decode_idx
-from saccade.data.parquet import PARQUET_FILES, decode_parquet
 from saccade.registry import Registry
 
-__all__ = ["SOURCES", "Archive", "Layout", "Source"]
+__all__ = ["SOURCES", "Archive", "Layout", "Source", "sample_images"]
 
 Labeled = tuple[Tensor, Tensor]
 
@@ -135,9 +140,20 @@ _CIFAR10 = Source(
     copies=("cifar-10-batches-py", "cifar-10-python.tar.gz"),
 )
 
+_CIFAR100_NAMES = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus
+butterfly camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch
+crab crocodile cup dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo
+keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain
+mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain
+plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
+skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone
+television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+"""
+
 _CIFAR100 = Source(
     name="cifar100",
-    class_names=CIFAR100_CLASSES,
+    class_names=tuple(_CIFAR100_NAMES.split()),
     layouts=(
         Layout(
             "python pickles",
@@ -198,3 +214,22 @@ _FASHION_MNIST = Source(
 
 for _source in (_CIFAR10, _CIFAR100, _MNIST_DIGITS, _FASHION_MNIST):
     SOURCES.register(_source.name, _source)
+
+
+def sample_images() -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    """Forty test images of CIFAR-10, four of each class, which are installed with saccade.
+
+    They are the first of each class, without selection; `cifar10_samples.png` has a column for each
+    class.
+
+    Returns:
+        Images, uint8 (40, 3, 32, 32), in the order of their classes; labels, int64 (40,); and the
+        names of the classes.
+    """
+    names = SOURCES["cifar10"].class_names
+    with (files("saccade.data") / "cifar10_samples.png").open("rb") as file, Image.open(file) as im:
+        sheet = torch.from_numpy(np.array(im.convert("RGB")))  # (rows * 32, classes * 32, 3)
+    side = 32
+    rows = sheet.shape[0] // side
+    grid = sheet.reshape(rows, side, len(names), side, 3).permute(2, 0, 4, 1, 3)
+    return grid.flatten(0, 1).contiguous(), torch.arange(len(names)).repeat_interleave(rows), names

@@ -1,4 +1,8 @@
-"""The classes of a loaded data set, and functions that split it."""
+"""A loaded data set: its splits, where their images are, and facts about it.
+
+`divide`, `hold_out_validation` and `limit_and_fold` split it further; `stratify.py` chooses the
+images.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +16,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from saccade.config import DataConfig
-from saccade.data.block_shuffle import block_range
-from saccade.data.held_out import TEST_FRACTION, TEST_SEED
-from saccade.data.keys import Purpose, make_key, permuted
-from saccade.data.named_splits import (
+from saccade.data.stratify import (
+    block_range,
     fold_by_name,
     hold_out_by_name,
     name_draws,
-    stratified_sample,
+    stratified_fold,
+    stratified_split,
+    stratified_subset,
     subset_by_name,
 )
-from saccade.data.randomness import permutation
 from saccade.errors import DataError
 from saccade.runs.nouns import noun_of
 
 __all__ = [
-    "TEST_FRACTION",
-    "TEST_SEED",
     "Box",
     "DatasetInfo",
     "ImageSource",
@@ -38,15 +39,11 @@ __all__ = [
     "Split",
     "Splits",
     "StreamSource",
-    "channel_statistics",
     "divide",
     "hold_out_validation",
     "limit_and_fold",
     "limited",
     "select",
-    "stratified_fold",
-    "stratified_split",
-    "stratified_subset",
 ]
 
 Box = tuple[float, float, float, float]
@@ -294,38 +291,6 @@ def select(split: Split, index: Tensor) -> Split:
     )
 
 
-def stratified_split(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Hold out a fraction of every class.
-
-    Args:
-        labels: int64 (N,).
-        fraction: Fraction to hold out, in [0, 1).
-        seed: The same seed holds out the same positions.
-
-    Returns:
-        Positions kept and positions held out, each ascending. `round(fraction * N)` are held out,
-        assigned to classes by largest remainder. Every class keeps at least one sample.
-    """
-    if not 0 <= fraction < 1:
-        raise DataError(f"fraction must be in [0, 1), got {fraction}")
-    out = _drawn(labels, fraction, seed, spared=1)
-    return torch.nonzero(~out).flatten(), torch.nonzero(out).flatten()
-
-
-def _drawn(labels: Tensor, fraction: float, seed: int, *, spared: int) -> Tensor:
-    """Return the mask of a stratified sample that leaves at least `spared` images of each class."""
-    order = permuted(make_key(seed, 0, Purpose.SPLIT), len(labels))
-    out = stratified_sample(labels.numpy(), order, fraction, spared=spared)
-    return torch.from_numpy(out)
-
-
-def stratified_subset(labels: Tensor, count: int, seed: int) -> Tensor:
-    """Return positions of a stratified subset of `count` samples, or all if there are fewer."""
-    if count >= len(labels):
-        return torch.arange(len(labels))
-    return torch.nonzero(_drawn(labels, count / len(labels), seed, spared=0)).flatten()
-
-
 def divide(split: Split, fraction: float, seed: int, purpose: str) -> tuple[Split, Split]:
     """Hold out a fraction of a split; return the rest and the held-out part.
 
@@ -358,19 +323,6 @@ def hold_out_validation(train: Split, config: DataConfig) -> tuple[Split, Split]
     return kept, val
 
 
-def stratified_fold(labels: Tensor, folds: int, fold: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return positions outside and inside one fold of a stratified partition into `folds` parts.
-
-    The folds of one seed do not overlap and cover all samples. Their sizes differ by at most one
-    sample, within each class and in total.
-    """
-    order = permutation(make_key(seed, 0, Purpose.SPLIT), len(labels))
-    dealt = order[torch.argsort(labels[order], stable=True)]  # class by class
-    inside = torch.zeros(len(labels), dtype=torch.bool)
-    inside[dealt[fold::folds]] = True
-    return torch.nonzero(~inside).flatten(), torch.nonzero(inside).flatten()
-
-
 def limit_and_fold(train: Split, test: Split, config: DataConfig) -> tuple[Split, Split]:
     """Apply `num_train` and `num_test`; a fold of the training set replaces the test set."""
     train = limited(train, config.num_train, config.split_seed)
@@ -400,23 +352,3 @@ def limited(split: Split, count: int | None, seed: int) -> Split:
     if (draws := split.name_draws("limit", seed)) is not None:
         return select(split, subset_by_name(split.labels, draws, count))
     return select(split, stratified_subset(split.labels, count, seed))
-
-
-def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation per channel of uint8 (N, C, H, W), for pixels in 0..1.
-
-    The sums are integers, so the result does not depend on the order of the images.
-    """
-    channels = images.shape[1]
-    total = torch.zeros(channels, dtype=torch.int64)
-    squares = torch.zeros(channels, dtype=torch.int64)
-    for chunk in images.chunk(-(-len(images) // 1024)):
-        levels = chunk.to(torch.int32).transpose(0, 1).reshape(channels, -1)
-        total += levels.sum(1)
-        squares += (levels * levels).sum(1)
-    count = images.numel() // channels
-    mean = total.double() / count
-    std = (squares.double() / count - mean**2).clamp(min=0).sqrt()
-    # A constant channel gets a standard deviation of one gray level.
-    std = torch.where(std > 0, std, 1.0)
-    return tuple((mean / 255).tolist()), tuple((std / 255).tolist())

@@ -20,9 +20,8 @@ from saccade.config import DataConfig
 from saccade.data.bad_images import bad_image_limit, skip_bad_image
 from saccade.data.folder_files import class_names, labeled_images, names_in, split_folders
 from saccade.data.images import MAX_FILE_BYTES, printable
+from saccade.data.sequence_sets import task_options
 from saccade.data.splits import (
-    TEST_FRACTION,
-    TEST_SEED,
     DatasetInfo,
     LeftOut,
     NamedFiles,
@@ -33,7 +32,7 @@ from saccade.data.splits import (
     limit_and_fold,
     select,
 )
-from saccade.data.tasks.options import task_options
+from saccade.data.stratify import TEST_FRACTION, TEST_SEED
 from saccade.errors import ConfigError, DataError
 from saccade.io import read_bytes
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from saccade.explain.misclassified import ConfusedPair, Mistake
-from saccade.explain.overlay import pixels
-from saccade.explain.sheet import BAD, MUTED, SMALL, TEXT, TITLE, Sheet, shortened
+from saccade.errors import shorten
+from saccade.explain.sheet import SMALL, TEXT, TITLE, Sheet, pixels
+from saccade.plotting import BAD, MUTED
 
-__all__ = ["draw_mistakes", "draw_pairs", "draw_samples"]
+__all__ = ["ConfusedPair", "Mistake", "draw_mistakes", "draw_pairs", "draw_samples"]
 
 MARGIN, HEADER = 0.3, 0.8
 CELL, GAP, CAPTION, BETWEEN = 0.92, 0.1, 0.3, 0.5
@@ -20,6 +21,31 @@ HEADING = 44
 
 ImageOf = Callable[[int], Tensor]
 """Index in the test set -> image (C, H, W) in 0..1."""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A test image by its index, its true class, and the predicted class."""
+
+    place: int
+    target: int
+    predicted: int
+    confidence: float
+
+
+@dataclass(frozen=True)
+class ConfusedPair:
+    """Two classes and the mistakes between them in each direction, most confident first."""
+
+    first: int
+    second: int
+    first_as_second: list[Mistake]
+    second_as_first: list[Mistake]
+
+    @property
+    def count(self) -> int:
+        """Number of mistakes in both directions."""
+        return len(self.first_as_second) + len(self.second_as_first)
 
 
 def draw_samples(
@@ -33,12 +59,12 @@ def draw_samples(
     _title(sheet, run, "samples of the training set")
     for number, (name, images) in enumerate(sides.items()):
         left = MARGIN + number * (block + BETWEEN)
-        sheet.words(shortened(name, 80), left, HEADER + 0.14, size=TEXT, bold=True)
+        sheet.words(shorten(name, 80), left, HEADER + 0.14, size=TEXT, bold=True)
         for place, (image, label) in enumerate(images):
             x = left + place % columns * (CELL + GAP)
             y = HEADER + 0.3 + place // columns * (CELL + 0.24)
             sheet.picture(pixels(image, RESOLUTION), x, y, CELL)
-            sheet.words(shortened(label, 17), x, y + CELL + 0.12, size=SMALL, color=MUTED)
+            sheet.words(shorten(label, 17), x, y + CELL + 0.12, size=SMALL, color=MUTED)
     return sheet
 
 
@@ -101,13 +127,12 @@ def _heading(true: str, predicted: str) -> str:
     return f"{_without_middle(true)} taken for {_without_middle(predicted)}"
 
 
-def _without_middle(name: str, longest: int = 16) -> str:
-    half = longest // 2
-    return name if len(name) <= longest else f"{name[:half]}…{name[1 - half :]}"
+def _without_middle(name: str) -> str:
+    return name if len(name) <= 16 else f"{name[:8]}…{name[-7:]}"
 
 
 def _title(sheet: Sheet, run: str, subtitle: str) -> None:
-    sheet.words(shortened(run, 48), MARGIN, 0.36, size=TITLE, bold=True)
+    sheet.words(shorten(run, 48), MARGIN, 0.36, size=TITLE, bold=True)
     sheet.words(subtitle, MARGIN, 0.56, color=MUTED)
 
 
@@ -116,7 +141,7 @@ def _draw_mistake(
 ) -> None:
     """Draw an image, its predicted class with the confidence, and its true class."""
     sheet.picture(pixels(image_of(mistake.place), RESOLUTION), x, y, CELL)
-    predicted = f"{shortened(names[mistake.predicted], 11)}  {100 * mistake.confidence:.0f} %"
+    predicted = f"{shorten(names[mistake.predicted], 11)}  {100 * mistake.confidence:.0f} %"
     sheet.words(predicted, x, y + CELL + 0.13, size=SMALL, color=BAD)
-    truth = f"is {shortened(names[mistake.target], 13)}"
+    truth = f"is {shorten(names[mistake.target], 13)}"
     sheet.words(truth, x, y + CELL + 0.25, size=SMALL, color=MUTED)

@@ -7,23 +7,32 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from saccade.config import AugmentConfig, Config
-from saccade.data import Splits, make_loader
-from saccade.explain.data_figures import draw_mistakes, draw_pairs, draw_samples
-from saccade.explain.images import denormalize, pixels_at
-from saccade.explain.misclassified import (
+from saccade.data import Split, Splits, make_loader
+from saccade.errors import DataError
+from saccade.explain.data_figures import (
+    ConfusedPair,
     Mistake,
-    confident_mistakes,
-    confused_pairs,
-    predictions_of,
+    draw_mistakes,
+    draw_pairs,
+    draw_samples,
 )
+from saccade.explain.images import denormalize, pixels_at
 from saccade.explain.sheet import Sheet
-from saccade.runs import Predictions, RunFolder
+from saccade.runs import Predictions, RunFolder, read_predictions
+from saccade.train.inference import Predictor
 from saccade.train.run_data import load_run_data
 
-__all__ = ["DataPicture", "data_pictures"]
+__all__ = [
+    "DataPicture",
+    "confident_mistakes",
+    "confused_pairs",
+    "data_pictures",
+    "predictions_of",
+]
 
 SAMPLES, PAIRS, MISTAKES = 24, 5, 24
 
@@ -34,8 +43,6 @@ class DataPicture:
 
     Attributes:
         name: `samples`, `confused_pairs` or `confident_mistakes`.
-        draw: Draws the figure.
-        facts: The numbers, as JSON values.
     """
 
     name: str
@@ -46,13 +53,7 @@ class DataPicture:
 def data_pictures(
     run: RunFolder, *, weights: str | None = None, device: str = "auto"
 ) -> Iterator[DataPicture]:
-    """Yield the three figures of a run.
-
-    Args:
-        run: The run folder.
-        weights: `best` or `last`; the run's `train.evaluate_with` by default.
-        device: `auto`, `cpu` or `cuda`.
-    """
+    """Yield the three figures of a run."""
     config, name = run.config(), run.path.absolute().name
     splits = load_run_data(run, parts=("train", "test"))
     yield _samples(name, config, splits)
@@ -142,3 +143,74 @@ def describe_augmentation(config: AugmentConfig) -> str:
     changed = config.model_dump(exclude_defaults=True)
     words = [key if value is True else f"{key} {value}" for key, value in changed.items()]
     return "as trained: " + (", ".join(words) or "no augmentation")
+
+
+BATCH = 256
+
+
+def predictions_of(
+    run: RunFolder,
+    test: Split,
+    num_classes: int,
+    *,
+    weights: str | None = None,
+    device: str = "auto",
+) -> Predictions:
+    """Predictions of a run's model for its test set, read from the run or computed again.
+
+    Args:
+        run: The run folder.
+        test: The test split of its data.
+        num_classes: Number of classes.
+        weights: `best` or `last` to compute the predictions again. By default those of the run are
+            read; if there are none, they are computed with its `train.evaluate_with`.
+        device: `auto`, `cpu` or `cuda`.
+    """
+    stored = read_predictions(run, num_classes) if weights is None else None
+    if stored is None:
+        predictor = Predictor(run, weights=weights, device=device)
+        result = predictor.evaluate(test, batch_size=BATCH, advice="--device cpu")
+        stored = Predictions.of(result.predictions)
+    # Test images that are not in the split come last and are not judged; old runs do not have them.
+    labels = np.concatenate([test.labels.numpy(), np.full(len(test.left_out), -1)])
+    fits = len(stored.target) in {len(test), len(labels)}
+    judged = np.flatnonzero(stored.judged) if fits else None
+    if judged is None or not np.array_equal(stored.target[judged], labels[judged]):
+        raise DataError(
+            f"the test set of {str(run.path)!r} must have the labels of its stored predictions, "
+            "got others; the data has changed since the run"
+        )
+    return stored
+
+
+def confident_mistakes(predictions: Predictions, count: int) -> list[Mistake]:
+    """The most confident mistakes."""
+    return [_mistake(predictions, place) for place in predictions.wrong[:count]]
+
+
+def confused_pairs(predictions: Predictions, count: int) -> list[ConfusedPair]:
+    """The pairs of classes with the most mistakes between them, in both directions."""
+    mistakes = [_mistake(predictions, place) for place in predictions.wrong]
+    pairs: dict[tuple[int, int], list[Mistake]] = {}
+    for mistake in mistakes:
+        low, high = sorted((mistake.target, mistake.predicted))
+        pairs.setdefault((low, high), []).append(mistake)
+    ranked = sorted(pairs.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+    return [
+        ConfusedPair(
+            low,
+            high,
+            [mistake for mistake in found if mistake.target == low],
+            [mistake for mistake in found if mistake.target == high],
+        )
+        for (low, high), found in ranked[:count]
+    ]
+
+
+def _mistake(predictions: Predictions, place: int) -> Mistake:
+    return Mistake(
+        int(place),
+        int(predictions.target[place]),
+        int(predictions.predicted[place]),
+        float(predictions.confidence[place]),
+    )

@@ -12,8 +12,7 @@ from torch import Tensor
 from saccade.errors import ConfigError
 from saccade.explain.hooks import check_model
 from saccade.explain.images import Album, Picture, denormalize
-from saccade.explain.maps import AttentionMaps, Method, attention_maps, choose
-from saccade.explain.measures import describe_map
+from saccade.explain.maps import AttentionMaps, Method, attention_maps, choose, describe_map
 from saccade.runs import RunFolder
 from saccade.train.inference import Predictor
 
@@ -27,12 +26,8 @@ class Explanation:
     """A model's prediction for an image, and its attention maps.
 
     Attributes:
-        run: Name of the run.
-        attention: Name of its attention.
-        picture: Name of the image.
         image: (C, H, W) in 0..1, resized as for the model.
         classes: Every class and its probability, most probable first.
-        truth: The true class, if known.
         maps: Attention maps of this image, on the CPU.
     """
 

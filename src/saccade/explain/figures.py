@@ -10,11 +10,22 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from saccade.errors import shorten
 from saccade.explain.explanation import Explanation
-from saccade.explain.maps import AttentionMaps, Method
-from saccade.explain.measures import relative_to_uniform
-from saccade.explain.overlay import overlay, pixels
-from saccade.explain.sheet import BAD, GOOD, GRID, INK, MUTED, SMALL, TEXT, TITLE, Sheet, shortened
+from saccade.explain.maps import AttentionMaps, Method, relative_to_uniform
+from saccade.explain.sheet import (
+    BAD,
+    GOOD,
+    GRID,
+    INK,
+    MUTED,
+    SMALL,
+    TEXT,
+    TITLE,
+    Sheet,
+    overlay,
+    pixels,
+)
 
 __all__ = ["draw_explanations"]
 
@@ -25,6 +36,7 @@ HEADS_BELOW = LARGE + 0.56
 LAYER_NAME = 0.62
 CELLS_WIDTH, MIN_CELL = 5.4, 0.84  # a smaller map has no room for its caption
 CAPTION = 0.2
+SHOWN_CLASSES = 5
 SUMMARIES: dict[Method, str] = {
     "attention": "mean attention",
     "rollout": "attention rollout",
@@ -64,8 +76,8 @@ def _block_width(maps: AttentionMaps) -> float:
 
 def _draw_block(sheet: Sheet, explanation: Explanation, left: float, width: float) -> None:
     maps = explanation.maps
-    sheet.words(shortened(explanation.run, 48), left, 0.36, size=TITLE, bold=True)
-    subtitle = f"{explanation.attention} attention   ·   {shortened(explanation.picture, 44)}"
+    sheet.words(shorten(explanation.run, 48), left, 0.36, size=TITLE, bold=True)
+    subtitle = f"{explanation.attention} attention   ·   {shorten(explanation.picture, 44)}"
     sheet.words(subtitle, left, 0.56, color=MUTED)
     sheet.picture(pixels(explanation.image, 320), left, HEADER, LARGE)
     place = left + LARGE + GAP
@@ -88,25 +100,23 @@ def _draw_map(
     sheet.words(text, x + side, y + height + 0.14, size=SMALL, color=MUTED, align="right")
 
 
-def _draw_classes(
-    sheet: Sheet, explanation: Explanation, x: float, y: float, width: float, count: int = 5
-) -> None:
+def _draw_classes(sheet: Sheet, explanation: Explanation, x: float, y: float, width: float) -> None:
     """Draw the most probable classes as bars: blue if correct, red if wrong, dark if unknown."""
     predicted, truth = explanation.classes[0][0], explanation.truth
     color = INK if truth is None else GOOD if predicted == truth else BAD
-    sheet.words(shortened(predicted, 22), x, y + 0.16, size=TITLE, bold=True, color=color)
+    sheet.words(shorten(predicted, 22), x, y + 0.16, size=TITLE, bold=True, color=color)
     verdict = (
         ""
         if truth is None
         else "correct"
         if predicted == truth
-        else f"wrong: it is {shortened(truth, 24)}"
+        else f"wrong: it is {shorten(truth, 24)}"
     )
     sheet.words(verdict, x, y + 0.34, size=SMALL, color=MUTED)
-    for line, (name, probability) in enumerate(explanation.classes[:count]):
+    for line, (name, probability) in enumerate(explanation.classes[:SHOWN_CLASSES]):
         at = y + 0.6 + 0.25 * line
         first = line == 0
-        sheet.words(shortened(name, 20), x, at, size=SMALL + 0.7, color=INK if first else MUTED)
+        sheet.words(shorten(name, 20), x, at, size=SMALL + 0.7, color=INK if first else MUTED)
         percent = f"{100 * probability:.1f} %"
         sheet.words(percent, x + width, at, size=SMALL + 0.7, color=MUTED, align="right")
         sheet.bar(x, at + 0.05, width, 0.045, GRID)

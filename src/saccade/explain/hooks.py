@@ -36,7 +36,6 @@ class LayerInput:
     """Input of one attention layer, from which rows of its map are computed.
 
     Attributes:
-        attn: The layer.
         tokens: Its input, (B, N, C).
         grid: Rows and columns of the patch tokens.
         gradient: dy/do of the outputs o of its heads, (B, N, H * D); None for plain attention.
@@ -77,7 +76,6 @@ class Observation:
         logits: (B, K).
         readout: (B, N), weight of each token in the pooled features: 1 for a class token, equal
             weights for an average, the weights of an attention pooling. Sums to one.
-        layers: Inputs of the chosen layers, in the order of the model.
     """
 
     logits: Tensor

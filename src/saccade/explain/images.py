@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from saccade.data import DatasetInfo, Split
-from saccade.data.pictures import find_pictures
+from saccade.data.folder_files import find_pictures
 from saccade.errors import ConfigError, DataError
 from saccade.runs import RunFolder
 from saccade.train.image_inputs import normalize, open_picture
@@ -34,7 +34,6 @@ class Picture:
 
     Attributes:
         name: Its name on the command line, such as `test:17`.
-        image: float (C, H, W), normalized.
         label: Index of its true class, if known.
     """
 

@@ -6,21 +6,17 @@ from saccade.lazy import lazy_names
 
 if TYPE_CHECKING:
     from saccade.export.classifier import OnnxClassifier
-    from saccade.export.hub import export_hub
     from saccade.export.onnx_file import export_onnx
-    from saccade.export.options import ExportOptions
-    from saccade.export.pt2 import export_pt2
-    from saccade.export.report import ExportReport
+    from saccade.export.options import ExportOptions, ExportReport
+    from saccade.export.torch_files import export_hub, export_pt2
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "classifier": ("OnnxClassifier",),
-            "hub": ("export_hub",),
             "onnx_file": ("export_onnx",),
-            "options": ("ExportOptions",),
-            "pt2": ("export_pt2",),
-            "report": ("ExportReport",),
+            "options": ("ExportOptions", "ExportReport"),
+            "torch_files": ("export_hub", "export_pt2"),
         },
     )
 

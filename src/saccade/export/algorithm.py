@@ -24,6 +24,11 @@ class AlgorithmChoice(NamedTuple):
     algorithm: Literal["", "direct", "efficient"]
     reason: str
 
+    @property
+    def told(self) -> str:
+        """The algorithm and the reason for the user; empty where there is no choice."""
+        return f"{self.algorithm}: {self.reason}" if self.algorithm else ""
+
 
 def choose_algorithm(model: Transformer, asked: Algorithm) -> AlgorithmChoice:
     """The algorithm to export a model's attention with."""

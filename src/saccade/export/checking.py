@@ -6,7 +6,7 @@ its ordinary path and not the one of the graph, in float64 and in float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from saccade.errors import ExportError, shorten
-from saccade.export.graph import Outputs, reference, samples
+from saccade.export.graph import reference, samples
 from saccade.export.options import MAX_ERROR, ExportOptions
 from saccade.models.transformer import Transformer
 from saccade.models.vision_transformer import VisionTransformer
 
-__all__ = ["BATCHES", "Runner", "check", "layers_of", "run_of"]
+__all__ = ["BATCHES", "Runner", "check", "guarded", "layers_of", "run_module", "run_session"]
 
 BATCHES = (1, 2, 5)
 
@@ -50,7 +50,7 @@ def check(
     for inputs in _inputs(model, options):
         found = run(inputs)
         for wanted in references:
-            expected = _outputs(wanted, inputs)
+            expected = run_module(wanted)(inputs)
             errors = [_error(x, y, options) for x, y in zip(found, expected, strict=True)]
             for name, error in zip(wanted.names, errors, strict=True):
                 if not error <= limit:
@@ -70,7 +70,7 @@ def _locate(
     """The first layer whose output differs from torch by more than `MAX_ERROR`."""
     layers = layers_of(model)
     wanted = reference(model, torch.float64, options, layers)
-    found, expected = run(inputs)[-len(layers) :], _outputs(wanted, inputs)[-len(layers) :]
+    found, expected = (r(inputs)[-len(layers) :] for r in (run, run_module(wanted)))
     for name, x, y in zip(layers, found, expected, strict=True):
         if not _error(x, y, options) <= MAX_ERROR[options.precision]:
             return name
@@ -98,11 +98,6 @@ def _inputs(model: Transformer, options: ExportOptions) -> Iterator[tuple[Tensor
         yield samples(model, 2, size=max(2, model.config.max_seq_len // 2))  # type: ignore[attr-defined]
 
 
-@torch.no_grad()
-def _outputs(module: Outputs, inputs: tuple[Tensor, ...]) -> list[NDArray[Any]]:
-    return [x.numpy() for x in module(*inputs)]
-
-
 def _error(found: NDArray[Any], expected: NDArray[Any], options: ExportOptions) -> float:
     """The largest difference; NaN if an output is not finite, infinite if its shape differs."""
     if found.shape != expected.shape:
@@ -115,24 +110,31 @@ def _error(found: NDArray[Any], expected: NDArray[Any], options: ExportOptions) 
     return error / max(1.0, float(np.abs(expected).max()))
 
 
-def run_of(session: Any, names: Mapping[str, Sequence[str]]) -> Runner:
-    """A runner of an ONNX Runtime session.
+def run_module(module: Callable[..., Sequence[Tensor]]) -> Runner:
+    """A runner of a module of torch."""
+    return torch.no_grad()(lambda inputs: [x.numpy() for x in module(*inputs)])
 
-    Args:
-        session: The session.
-        names: Names of its `inputs`, and of its `outputs` in order.
-    """
 
-    def run(inputs: tuple[Tensor, ...]) -> Arrays:
-        fed = {name: x.numpy() for name, x in zip(names["inputs"], inputs, strict=True)}
-        try:
-            found: Arrays = session.run(list(names["outputs"]), fed)
-        except Exception as error:  # ONNX Runtime raises many kinds
-            shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
-            reason = shorten(" ".join(str(error).split()), 200)
-            raise ExportError(
-                f"the exported model does not run in ONNX Runtime with inputs of {shapes}: {reason}"
-            ) from error
+def run_session(session: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Runner:
+    """A runner of an ONNX Runtime session, by the names of its inputs and outputs."""
+
+    def run(given: tuple[Tensor, ...]) -> Arrays:
+        fed = {name: x.numpy() for name, x in zip(inputs, given, strict=True)}
+        found: Arrays = session.run(list(outputs), fed)
         return found
 
-    return run
+    return guarded(run, "does not run in ONNX Runtime with inputs of")
+
+
+def guarded(run: Runner, told: str) -> Runner:
+    """The runner, whose errors become an `ExportError` with the shapes of the inputs."""
+
+    def guarded_run(inputs: tuple[Tensor, ...]) -> Arrays:
+        try:
+            return run(inputs)
+        except Exception as error:  # torch and ONNX Runtime raise many kinds
+            shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
+            reason = shorten(" ".join(str(error).split()), 200)
+            raise ExportError(f"the exported model {told} {shapes}: {reason}") from error
+
+    return guarded_run

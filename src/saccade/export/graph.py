@@ -38,13 +38,7 @@ MAX_REASON = 300
 
 
 class Outputs(nn.Module):
-    """A model that returns its logits, attention maps of some blocks, and outputs of some layers.
-
-    Args:
-        model: The model.
-        maps: Blocks whose attention maps (B, H, N, N) are returned.
-        layers: Names of modules whose outputs are returned.
-    """
+    """A model that returns logits, attention maps of some blocks, and outputs of some layers."""
 
     def __init__(
         self, model: Transformer, maps: Sequence[int] = (), layers: Sequence[str] = ()
@@ -81,14 +75,7 @@ class Outputs(nn.Module):
 
 @dataclass(frozen=True)
 class Graph:
-    """A traced model.
-
-    Attributes:
-        program: The graph, as torch exports it.
-        inputs: The samples it was traced with.
-        names: Names of its outputs.
-        choice: The algorithm of its attention.
-    """
+    """A traced model."""
 
     program: ExportedProgram
     inputs: tuple[Tensor, ...]
@@ -229,14 +216,7 @@ def _examples(
 def samples(
     model: Transformer, batch: int, *, size: tuple[int, int] | int | None = None, seed: int = 0
 ) -> tuple[Tensor, ...]:
-    """Random inputs of a model: normalized images, or tokens with a mask of random lengths.
-
-    Args:
-        model: The model.
-        batch: Number of samples.
-        size: Height and width, or length; None for the model's own.
-        seed: Seed of the numbers.
-    """
+    """Random inputs: images of a height and width, or tokens of a length with a random mask."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(model, VisionTransformer):
         height, width = size if isinstance(size, tuple) else model.patch_embed.img_size

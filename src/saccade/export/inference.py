@@ -51,13 +51,6 @@ def evaluate_onnx(
 ) -> dict[str, Any]:
     """Evaluate an ONNX file on the test images of a data set.
 
-    Args:
-        path: The file.
-        data: Name of a data set; by default the one that the model was trained on.
-        data_root: The folder of the data set `folder`.
-        device: As in `open_classifier`.
-        batch_size: Images per batch.
-
     Returns:
         What `saccade evaluate` reports about a run.
     """

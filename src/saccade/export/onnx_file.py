@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +17,19 @@ from saccade.errors import ExportError
 from saccade.export import checking
 from saccade.export.graph import Graph, input_names, quiet, trace
 from saccade.export.metadata import describe
-from saccade.export.options import ExportOptions
-from saccade.export.output import check_target, write_output
-from saccade.export.packages import require_packages
-from saccade.export.report import ExportReport
+from saccade.export.options import (
+    ExportOptions,
+    ExportReport,
+    check_target,
+    require_packages,
+    write_output,
+)
 from saccade.models.transformer import Transformer
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["CheckedModel", "build_onnx", "export_onnx", "session_of"]
+__all__ = ["CheckedModel", "build_onnx", "export_onnx", "note_accuracy", "quantized", "session_of"]
 
 MAX_ONE_FILE = (2 << 30) - (1 << 24)
 """Bytes of a model in one file; protobuf holds less than 2 GiB."""
@@ -33,19 +38,13 @@ MIN_ASIDE = 1024
 """Bytes of the smallest tensor that is written beside a large model."""
 
 
+@dataclass(frozen=True)
 class CheckedModel:
-    """An ONNX model that computes what torch computes.
+    """An ONNX model that computes what torch computes, up to `max_error` in a logit."""
 
-    Args:
-        proto: The model.
-        graph: The graph it was made from.
-        max_error: Largest difference of a logit from torch.
-    """
-
-    def __init__(self, proto: ModelProto, graph: Graph, max_error: float) -> None:
-        self.proto, self.max_error = proto, max_error
-        choice = graph.choice
-        self.algorithm = f"{choice.algorithm}: {choice.reason}" if choice.algorithm else ""
+    proto: ModelProto
+    algorithm: str
+    max_error: float
 
     def write(self, path: Path) -> ExportReport:
         """Write the model."""
@@ -85,7 +84,7 @@ def build_onnx(model: Transformer, options: ExportOptions) -> CheckedModel:
 
     max_error = checking.check(model, options, _runner(proto, model, graph), detailed)
     _store(proto, describe(model, options, graph.choice, max_error))
-    return CheckedModel(proto, graph, max_error)
+    return CheckedModel(proto, graph.choice.told, max_error)
 
 
 def write_onnx(proto: ModelProto, path: Path, *, limit: int = MAX_ONE_FILE) -> int:
@@ -147,8 +146,7 @@ def session_of(proto: ModelProto) -> Any:
 
 
 def _runner(proto: ModelProto, model: Transformer, graph: Graph) -> checking.Runner:
-    names = {"inputs": input_names(model), "outputs": graph.names}
-    return checking.run_of(session_of(proto), names)
+    return checking.run_session(session_of(proto), input_names(model), graph.names)
 
 
 def _translate(graph: Graph, model: Transformer, options: ExportOptions) -> ModelProto:
@@ -204,3 +202,59 @@ def _store(proto: ModelProto, facts: dict[str, Any]) -> None:
     del proto.metadata_props[:]
     for key, fact in facts.items():
         proto.metadata_props.add(key=f"saccade.{key}", value=json.dumps(fact, ensure_ascii=False))
+
+
+PRODUCTS = ["MatMul", "Gemm"]
+"""Operators that become int8; a convolution with int8 weights is slower in ONNX Runtime."""
+
+
+def quantized(proto: ModelProto) -> ModelProto:
+    """A copy whose linear layers have int8 weights, one scale a column.
+
+    Their inputs are quantized when the model runs. Products of two activations, such as q.k, stay
+    in float32.
+    """
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    source = onnx.ModelProto()
+    source.CopyFrom(proto)
+    del source.graph.value_info[:]  # shapes of weights that the quantizer transposes
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)  # it advises pre-processing, which changes nothing here
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "int8.onnx"
+            quantize_dynamic(
+                source,
+                out,
+                op_types_to_quantize=PRODUCTS,
+                per_channel=True,
+                weight_type=QuantType.QInt8,
+                extra_options={"MatMulConstBOnly": True},
+            )
+            found = onnx.load(out)
+    finally:
+        root.setLevel(level)
+    _note_precision(found, proto)
+    return found
+
+
+def note_accuracy(proto: ModelProto, accuracy: Mapping[str, float]) -> None:
+    """Add accuracies on the test images, by precision, to the metadata."""
+    for entry in proto.metadata_props:
+        if entry.key == "saccade.model":
+            entry.value = json.dumps(json.loads(entry.value) | {"accuracy": dict(accuracy)})
+
+
+def _note_precision(found: ModelProto, source: ModelProto) -> None:
+    """Keep the metadata, with another precision."""
+    del found.metadata_props[:]
+    found.producer_name = source.producer_name
+    for entry in source.metadata_props:
+        value = entry.value
+        if entry.key == "saccade.model":
+            facts: dict[str, Any] = json.loads(value)
+            value = json.dumps(facts | {"precision": "int8", "max_error": None})
+        found.metadata_props.add(key=entry.key, value=value)

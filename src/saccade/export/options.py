@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import BinaryIO, Literal, get_args
 
-from saccade.errors import ConfigError, UnknownNameError
+from saccade.errors import ConfigError, ExportError, UnknownNameError, writing_error
+from saccade.io import make_folder, remove_leftovers, write_file
 
 __all__ = [
     "MAX_ERROR",
     "OPSETS",
     "Algorithm",
     "ExportOptions",
+    "ExportReport",
     "Format",
     "Precision",
+    "check_target",
     "chosen_layers",
+    "require_packages",
+    "write_output",
 ]
 
 Format = Literal["onnx", "pt2", "hub"]
@@ -70,3 +77,54 @@ def chosen_layers(maps: Sequence[int], depth: int) -> tuple[int, ...]:
             f"{', '.join(map(str, maps))}"
         )
     return tuple(sorted({index % depth for index in maps}))
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """The result of an export.
+
+    Attributes:
+        path: The file or folder that was written.
+        num_bytes: Its size.
+        algorithm: The algorithm of its attention, and why; empty where there is no choice.
+        max_error: Largest difference of a logit from torch in float64.
+        notes: More lines for the user.
+    """
+
+    path: Path
+    num_bytes: int
+    algorithm: str
+    max_error: float
+    notes: tuple[str, ...] = field(default=())
+
+
+def check_target(path: Path, *, suffix: str) -> None:
+    """Check the place of an exported file before work begins.
+
+    Raises:
+        ConfigError: The name has another suffix, or exists.
+    """
+    if path.suffix != suffix:
+        raise ConfigError(f"out must be a file named *{suffix}, got {str(path)!r}")
+    if path.exists():
+        raise ConfigError(f"out must be a new file, got {str(path)!r}, which exists")
+
+
+def write_output(path: Path, content: bytes | Callable[[BinaryIO], object]) -> int:
+    """Write a file atomically; return its size."""
+    try:
+        make_folder(path.parent)
+        remove_leftovers(path.parent, path.name)
+        write_file(path, content)
+    except OSError as error:
+        raise writing_error(f"cannot write {str(path)!r}", error, ExportError) from None
+    return path.stat().st_size
+
+
+def require_packages(*names: str) -> None:
+    """Raise an error that says how to install the first package that is missing."""
+    for name in names:
+        if find_spec(name) is None:
+            raise ConfigError(
+                f"ONNX files need the package {name!r}: pip install 'saccade[export]'"
+            )

@@ -27,13 +27,7 @@ PREFIX = "saccade."
 
 
 class Classifier(OnnxClassifier):
-    """A checked classifier, and what its file says about itself.
-
-    Args:
-        path: The file.
-        facts: Its metadata, by key.
-        providers: Execution providers of ONNX Runtime.
-    """
+    """A checked classifier, and what its file says about itself."""
 
     def __init__(self, path: Path, facts: dict[str, Any], providers: tuple[str, ...]) -> None:
         self.path, self.facts = path, facts

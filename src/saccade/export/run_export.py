@@ -11,13 +11,9 @@ from numpy.typing import NDArray
 
 from saccade.data import make_loader
 from saccade.errors import ConfigError, ExportError, UnknownNameError
-from saccade.export.hub import export_hub
-from saccade.export.onnx_file import build_onnx, session_of, write_onnx
-from saccade.export.options import ExportOptions, Format
-from saccade.export.output import check_target
-from saccade.export.pt2 import export_pt2
-from saccade.export.quantize import note_accuracy, quantized
-from saccade.export.report import ExportReport
+from saccade.export.onnx_file import build_onnx, note_accuracy, quantized, session_of, write_onnx
+from saccade.export.options import ExportOptions, ExportReport, Format, check_target
+from saccade.export.torch_files import export_hub, export_pt2
 from saccade.models import load_model as load_saved
 from saccade.models.transformer import Transformer
 from saccade.runs import RunFolder

@@ -90,7 +90,7 @@ def attend(
 def attention_weights(
     core: AttentionCore, q: Tensor, k: Tensor, *, attn_mask: Tensor | None, name: str
 ) -> Tensor:
-    """The attention weights (B, H, N, S); `Attention.rows` says what holds of a row."""
+    """The attention weights (B, H, N, S); `Attention.rows` describes the rows."""
     if not isinstance(core, SoftmaxCore):
         key_mask = None if attn_mask is None else key_mask_of(attn_mask, k, name)
         return core.attention_weights(q, k, key_mask=key_mask)
@@ -106,7 +106,7 @@ def attention_weights(
 
 
 def refuse_causal(name: str, is_causal: bool) -> None:
-    """Raise if an attention without a causal form is asked for one."""
+    """Raise if a causal mask is used with an attention that does not support it."""
     if is_causal:
         raise ConfigError(
             f"is_causal must be False for attention {name!r}, got True; only softmax can be causal"
@@ -117,7 +117,7 @@ def key_mask_of(attn_mask: Tensor, k: Tensor, name: str) -> Tensor:
     """The keys (B, S) that a mask keeps for every head and query.
 
     Masks with a row for each query, and additive masks of 0 and -inf, are accepted if all rows are
-    alike. That is a question about their content, which compiled code cannot ask.
+    equal. This cannot be checked in compiled code, because it depends on the values of the mask.
 
     Raises:
         ConfigError: The mask is not one of whole keys.

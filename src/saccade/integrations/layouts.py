@@ -5,7 +5,7 @@
 | `saccade` | this library; timm's names, with the parameters of an attention below `attn.core` |
 | `timm` | timm's `VisionTransformer`: the same without `attn.core` |
 | `transformers` | `ViTForImageClassification` of transformers 5 |
-| `transformers4` | the same of transformers 4 and earlier, as most files on the Hub are |
+| `transformers4` | the same in transformers 4 and earlier; most files on the Hub have it |
 | `taylorshift` | the published TaylorShift models, whose `temperature` is (1, H, 1, 1) |
 | `vit-from-scratch` | github.com/tintn/vision-transformer-from-scratch |
 """
@@ -35,7 +35,7 @@ class Layout:
         names: Pairs (theirs, ours) of dotted names; `{i}` is the number of a block.
         qkv: Their names of the separate projections q, k and v; None if they are joined.
         prefix: A prefix of all their names but the classifier's, which files may lack.
-        dropped: Pattern of their names that have no place here.
+        dropped: Pattern of their names that are not used here.
     """
 
     sign: str
@@ -117,7 +117,7 @@ LAYOUTS: dict[str, Layout] = {
     "saccade": Layout(sign=r"blocks\.\d+\.attn\.core\.", names=(("", ""),)),
     "timm": Layout(sign=r"blocks\.\d+\.attn\.qkv\.weight", names=(("", ""),)),
 }
-"""Layouts by name; ("", "") keeps a name. A file has the first layout whose sign it shows."""
+"""Layouts by name; ("", "") keeps a name. A file has the first layout whose `sign` it matches."""
 
 _CONV_TOKENS = tuple(
     (f"patch_embed.proj.{3 * place + step}.", f"token_embed.{part}.{place}.")
@@ -170,7 +170,7 @@ def to_layout(state: State, layout: str) -> dict[str, Tensor]:
     """Convert a state dict of this library to another layout; the inverse of `from_layout`.
 
     Raises:
-        ConfigError: A tensor has no place in that layout, such as the parameters of an attention in
+        ConfigError: A tensor has no name in that layout, such as the parameters of an attention in
             a layout of softmax models.
     """
     known = _layout(layout)

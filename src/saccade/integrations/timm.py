@@ -232,12 +232,6 @@ def replacement(old: nn.Module, name: str, options: dict[str, Any], index: int) 
     """A layer with the parameters of one of timm's attention layers and a core of saccade.
 
     The parameters are shared, not copied, so that optimizers keep them.
-
-    Args:
-        old: `Attention`, `AttentionRope` or `EvaAttention` of timm, or a layer made here.
-        name: Name of the attention.
-        options: Its options.
-        index: Index of the layer, which seeds random features.
     """
     dropping = old.core if isinstance(old, TimmAttention) else old.attn_drop
     drop: Any = getattr(dropping, "attn_drop", getattr(dropping, "p", 0.0))

@@ -46,7 +46,7 @@ MIXED = "saccade"
 """The implementation that uses the core of each layer, and softmax in layers without one."""
 CORE = "saccade_core"
 _REFUSED = ("position_bias", "softcap", "s_aux", "sliding_window", "cache")
-"""Arguments of attention functions that change the scores or keys; attentions here ignore none."""
+"""Arguments of attention functions that change the scores or keys; attentions here refuse them."""
 
 _options: dict[str, dict[str, Any]] = {}
 
@@ -93,7 +93,7 @@ def attach_core(layer: nn.Module, name: str, options: dict[str, Any], index: int
     """Give a layer the core of an attention; replace another that it has.
 
     Raises:
-        ConfigError: The layer does not tell its heads, or their width is no integer.
+        ConfigError: The number or the width of the heads of the layer is unknown.
     """
     core = build_core(name, *heads_of(layer), options, index=index)
     core.recipe = (name, options, index)  # type: ignore[assignment]

@@ -1,22 +1,30 @@
-"""File input and output: an atomic writer, file locks and size-limited readers.
+"""File input and output.
 
-- `writing.py` replaces files atomically and durably.
-- `locks.py` holds lock files.
-- `opening.py` and `reading.py` open and read regular files only, up to a size limit.
-- `parsing.py` checks the size and depth of JSON and YAML before it builds Python objects.
-- `arrays.py` reads NumPy archives.
-- `sealing.py` puts the hash of a JSON object into the object.
-- `terminal.py` escapes names for printing.
+- `reading.py` opens and reads regular files only, up to a size limit.
+- `parsing.py` checks the size and depth of JSON before it builds Python objects; `yaml_text.py`
+  does so for YAML.
+- `writing.py` replaces files atomically and durably, and holds lock files.
 """
 
 from __future__ import annotations
 
-from saccade.io.arrays import MAX_BYTES, parse_arrays, read_arrays
-from saccade.io.locks import is_locked, locked, open_lock, try_lock
-from saccade.io.opening import check_regular, open_regular
-from saccade.io.parsing import CONFIG_LIMITS, RECORD_LIMITS, Limits, parse_json, parse_yaml
+from saccade.io.parsing import (
+    CONFIG_LIMITS,
+    RECORD_LIMITS,
+    Limits,
+    escape_for_terminal,
+    is_unchanged,
+    parse_json,
+    parse_yaml,
+    sealed,
+    unsealed,
+)
 from saccade.io.reading import (
+    MAX_BYTES,
+    check_regular,
     decode_text,
+    open_regular,
+    parse_arrays,
     parse_json_object,
     read_bytes,
     read_json,
@@ -25,14 +33,16 @@ from saccade.io.reading import (
     read_yaml,
     sha256_file,
 )
-from saccade.io.sealing import is_unchanged, sealed, unsealed
-from saccade.io.terminal import escape_for_terminal
 from saccade.io.writing import (
     append_text,
     check_writable,
+    is_locked,
+    locked,
     make_folder,
+    open_lock,
     remove_leftovers,
     sync,
+    try_lock,
     write_file,
     write_json,
     write_new,
@@ -58,7 +68,6 @@ __all__ = [
     "parse_json",
     "parse_json_object",
     "parse_yaml",
-    "read_arrays",
     "read_bytes",
     "read_json",
     "read_json_object",

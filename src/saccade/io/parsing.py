@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from saccade.errors import ConfigError, SaccadeError, shorten
-
-__all__ = ["CONFIG_LIMITS", "RECORD_LIMITS", "Limits", "parse_json", "parse_yaml"]
 
 MIB = 1 << 20
 
@@ -76,14 +77,54 @@ def _json_depth(bare: str) -> int:
     return deepest
 
 
-def parse_yaml(
-    text: str,
-    source: str,
-    *,
-    limits: Limits = CONFIG_LIMITS,
-    kind: type[SaccadeError] = ConfigError,
-) -> Any:
+def parse_yaml(text: str, source: str, *, limits: Limits = CONFIG_LIMITS) -> Any:
     """Parse a YAML text; duplicate keys are an error. Arguments as for `parse_json`."""
     from saccade.io.yaml_text import parse  # imports PyYAML
 
-    return parse(text, source, limits=limits, kind=kind)
+    return parse(text, source, limits)
+
+
+_KEY = "sha256"
+
+
+def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The object with the SHA-256 of its other values under `sha256`."""
+    own = unsealed(values)
+    return {**own, _KEY: _digest(own)}
+
+
+def unsealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The object without its hash."""
+    return {key: value for key, value in values.items() if key != _KEY}
+
+
+def is_unchanged(values: Mapping[str, Any]) -> bool:
+    """True if an object has the values that it was sealed with, or no hash."""
+    return _KEY not in values or values[_KEY] == _digest(unsealed(values))
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+JOINERS = "\u200c\u200d"  # join Persian and Indic letters and emoji; they do not reorder text
+UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+"""Unicode categories of control characters and of invisible or unassigned characters."""
+
+
+def escape_for_terminal(text: str) -> str:
+    """Escape control, bidirectional and other invisible characters in a text.
+
+    Without this, the name of a class or file could change terminal colors, set the window title,
+    write to the clipboard (OSC sequences) or reorder the displayed text.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_escape, text))
+
+
+def _escape(character: str) -> str:
+    if character in JOINERS or unicodedata.category(character) not in UNSAFE:
+        return character
+    return character.encode("unicode_escape").decode("ascii")

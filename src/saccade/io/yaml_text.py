@@ -9,21 +9,13 @@ from typing import Any
 
 import yaml
 
-from saccade.errors import SaccadeError, shorten
+from saccade.errors import ConfigError, shorten
 from saccade.io.parsing import Limits
-
-__all__ = ["parse"]
 
 _MAX_DIGITS = 400  # the longest float has 309 before its point
 
 
-def parse(
-    text: str,
-    source: str,
-    *,
-    limits: Limits,
-    kind: type[SaccadeError],
-) -> Any:
+def parse(text: str, source: str, limits: Limits) -> Any:
     """Parse a YAML text, as `saccade.io.parse_yaml` does."""
     try:
         fault = _yaml_excess(text, limits)
@@ -31,11 +23,11 @@ def parse(
             return yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as error:
         message = shorten(" ".join(str(error).split()), 300)
-        raise kind(f"{source}: not valid YAML: {message}") from None
+        raise ConfigError(f"{source}: not valid YAML: {message}") from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         message = shorten(" ".join(str(error).split()), 200)  # for example, an impossible date
-        raise kind(f"{source}: not valid YAML: {type(error).__name__}: {message}") from None
-    raise kind(f"{source}: {fault}")
+        raise ConfigError(f"{source}: not valid YAML: {type(error).__name__}: {message}") from None
+    raise ConfigError(f"{source}: {fault}")
 
 
 @dataclass

@@ -35,7 +35,7 @@ __all__ = [
 _COMMON = {"self", "num_heads", "head_dim", "attn_drop"}
 
 Rows = Literal["convex", "signed", "free"]
-"""What holds of a row of weights.
+"""Properties of a row of weights.
 
 `convex`: no weight is negative, and they sum to 1. `signed`: they sum to 1, and some may be
 negative. `free`: neither holds.
@@ -77,12 +77,12 @@ class Attention:
         parts: What is inside of an attention of linear cost besides products of features, such as
             `softmax`. With such a part it is a hybrid, without one it is pure.
         fixed_length: True if the longest sequence is set when the core is built.
-        rows: What holds of the rows of its weights.
+        rows: Properties of the rows of its weights.
         ordered: True if the order of the keys matters, as with segments, buckets or learned
             positions.
         self_only: True if queries and keys must be of the same tokens, because an output depends on
-            other queries or on positions. The mask of the keys is then that of the queries too.
-        untrained: Why the core means nothing before it is trained; None if it needs no training.
+            other queries or on positions. The mask of the keys is then used for the queries too.
+        untrained: Why the core is meaningless before training; None if it is not.
         search: What `saccade compare --tune` searches for this attention: keys of the
             configuration, each with candidates beside the recipe's own value. The key of an option
             is `model.attention_options.OPTION`.
@@ -113,7 +113,7 @@ class Attention:
     def equation_function(self) -> Equation:
         """The equation; raises if the attention was registered without one."""
         if self.equation is None:
-            raise ConfigError("this attention was registered without an equation to be held to")
+            raise ConfigError("equation must be given to register_attention, got None")
         found: Equation = _resolved(self.equation)
         return found
 
@@ -374,7 +374,7 @@ register_attention(
         "softmax among tokens of like hashes, in several rounds",
         linear=True,
         equation="reformer.reformer",
-        weight=r"exp(x.y/(\|y\| sqrt(D))) of tokens that meet, x = y = (q + k)/sqrt(2)",
+        weight=r"exp(x.y/(\|y\| sqrt(D))) of tokens in neighboring chunks, x = y = (q + k)/sqrt(2)",
         cost="R N (B D + 8 m D) for R rounds, B buckets, chunks of m",
         parts=("softmax",),
         ordered=True,

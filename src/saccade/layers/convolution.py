@@ -1,9 +1,8 @@
-"""Convolution of images with few channels, as one matrix product where that is faster.
+"""Convolution of images with few channels, as one matrix product if that is faster.
 
-cuDNN pads three channels to eight and uses kernels made for many channels: the first 3x3 layer of
-`residual_cifar` (512 images, 64 channels, H200) took 190 us with its bias, and the gradient of its
-weights 175 us. A matrix product with the unfolded windows, which torch.compile writes in one pass,
-takes 60 us and 30 us. Weights and state dict are those of `nn.Conv2d`.
+cuDNN pads three channels to eight and uses kernels made for many channels. A matrix product with
+the unfolded windows, which torch.compile writes in one pass, is several times faster (docs/log.md).
+Weights and state dict are those of `nn.Conv2d`.
 """
 
 from __future__ import annotations

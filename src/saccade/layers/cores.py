@@ -114,7 +114,7 @@ class AttentionCore(nn.Module, ABC):
     ) -> Tensor:
         """Attention weights of chosen queries, (B, H, Q, S).
 
-        `Attention.rows` of the entry says what holds of a row; most sum to one.
+        `Attention.rows` of the entry describes the rows; most sum to one.
         """
 
     @abstractmethod
@@ -122,12 +122,12 @@ class AttentionCore(nn.Module, ABC):
         """FLOPs of the matrix products for one sample, all heads; a multiply-add counts as 2."""
 
     def equation_parameters(self) -> dict[str, Any]:
-        """What the equation of the entry gets by name: parameters, buffers and numbers."""
+        """Arguments of the entry's equation by name: parameters, buffers and numbers."""
         numbers = {name: getattr(self, name) for name in self.equation_options}
         return numbers | dict(self.named_parameters()) | dict(self.named_buffers())
 
     def resize(self, tokens: int) -> None:
-        """Adapt to another largest number of tokens; most cores accept any number."""
+        """Adapt to another maximum number of tokens; most cores accept any number."""
         del tokens
 
     def softmax_counterpart(
@@ -176,15 +176,15 @@ class TaylorCore(AttentionCore):
     Args:
         num_heads: Number of heads H.
         head_dim: Width D of a head.
-        attn_drop: As in `AttentionCore`. Only `direct` forms weights to drop, so with dropout it is
-            used at every length, and the number of tokens does not change the training.
+        attn_drop: As in `AttentionCore`. Only `direct` has weights to drop, so with dropout it is
+            used at every length.
         coefficients: (a, b, c).
         algorithm: `direct`, `efficient`, or `auto`.
         N0: With `auto`, `efficient` is used for more than N0 tokens; by default
             `explain_choice` chooses.
         backend: As in `taylor_attention`.
-        center_keys: Subtract the mean of the attended keys from the keys. Softmax would not change
-            by it; these weights come nearer to softmax.
+        center_keys: Subtract the mean of the attended keys from the keys. This does not change
+            softmax, and brings these weights closer to softmax.
     """
 
     def __init__(
@@ -202,8 +202,8 @@ class TaylorCore(AttentionCore):
         super().__init__(num_heads, head_dim, attn_drop=attn_drop)
         if attn_drop > 0 and algorithm == "efficient":
             raise ConfigError(
-                f"attn_drop={attn_drop} with algorithm='efficient': the linear-time form has no "
-                "weights to drop; use algorithm='direct' or 'auto', attn_drop=0, or proj_drop"
+                f"attn_drop must be 0 with algorithm='efficient', got {attn_drop}: the linear-time "
+                "form has no weights to drop; use algorithm='direct' or 'auto', or proj_drop"
             )
         self.coefficients = check_coefficients((*coefficients,))
         self.algorithm = algorithm
@@ -215,8 +215,8 @@ class TaylorCore(AttentionCore):
     def N0(self) -> int:  # noqa: N802 - the paper's name
         """The number of tokens above which the linear-time form is used.
 
-        If it was not set, this is the threshold by FLOPs alone. `explain_choice` uses twice as many
-        tokens on a CPU, and a threshold of their own for fused kernels.
+        By default this is the threshold by FLOPs. `explain_choice` uses twice as many tokens on a
+        CPU, and measured thresholds for fused kernels.
         """
         if self._threshold is not None:
             return self._threshold

@@ -1,6 +1,6 @@
 """The core of `eva`: softmax over a window of keys and over one key for each run of tokens.
 
-Equations, paper and departures are in `ops/landmarks/eva.py`.
+`ops/landmarks/eva.py` has the equations, the paper and differences from it.
 """
 
 import torch
@@ -91,7 +91,7 @@ class EvaCore(AttentionCore):
         queries: Tensor | slice | None = None,
         key_mask: Tensor | None = None,
     ) -> Tensor:
-        """Weights of the window, plus those of the runs spread over their tokens."""
+        """Weights of the window, plus those of the runs, distributed over their tokens."""
         runs = self._runs(q, k, key_mask)
         return eva_weights(
             q, k, *runs, window=self.window_tokens, key_mask=key_mask, queries=queries

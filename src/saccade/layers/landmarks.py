@@ -4,8 +4,8 @@
     nystrom     softmax(q L') Z softmax(l k') v          l, L means of runs of q and k
     agent       softmax(q A') softmax(A k') v            A means of runs of q
 
-Each is a chain of softmax attentions, which run on the fused kernels of `softmax_attention`.
-Papers, derivations and departures from them are in `ops/landmarks/`.
+Each is a composition of softmax attentions, which use the fused kernels of `softmax_attention`.
+`ops/landmarks/` has papers, derivations and differences from them.
 """
 
 import math
@@ -119,7 +119,7 @@ class LinformerCore(AttentionCore):
         queries: Tensor | slice | None = None,
         key_mask: Tensor | None = None,
     ) -> Tensor:
-        """softmax(q (E k)') F: what multiplies the values. Rows do not sum to one."""
+        """softmax(q (E k)') F, which multiplies the values. Rows do not sum to one."""
         keys = self._project(self.key_projection, k, key_mask)
         columns = self._columns(self.value_projection, k.shape[2]).to(q.dtype)
         weights = softmax_weights(q, keys, queries=queries) @ columns
@@ -229,10 +229,10 @@ def nystrom(
 
 
 def _average(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
-    """Softmax attention; in float32 on a CPU from its weights, which are few.
+    """Softmax attention; in float32 on a CPU computed from its weights, which are few.
 
-    The backward pass of torch's kernel for CPUs loses nearly twice what that of the weights loses,
-    and two such steps would lose more than the accuracy tests allow.
+    The backward pass of torch's CPU kernel has nearly twice the error of plain operations. Two such
+    steps would have a larger error than the accuracy tests allow.
     """
     if q.device.type == "cpu" and q.dtype == torch.float32:
         return softmax_weights(q, k, key_mask=key_mask) @ v

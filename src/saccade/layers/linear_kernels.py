@@ -1,6 +1,6 @@
-"""Cores that are a linear kernel alone: `relu_linear`, `inline`, `mala` and `rfa`.
+"""Cores with a linear kernel and nothing else: `relu_linear`, `inline`, `mala` and `rfa`.
 
-Papers, derivations and departures from them are in `ops/linear/`.
+`ops/linear/` has papers, derivations and differences from them.
 """
 
 from abc import abstractmethod
@@ -43,7 +43,7 @@ class ReluLinearCore(FeatureCore):
     """ReLU linear attention (EfficientViT, arXiv:2205.14756), without its convolutions.
 
     # DEVIATION: EfficientViT adds eps to the denominator alone. Here it is added to every weight: a
-    # query whose products with all keys are zero attends to all keys alike.
+    # query whose products with all keys are zero attends to all keys equally.
 
     Args:
         num_heads: H.
@@ -95,8 +95,8 @@ class RfaCore(FeatureCore):
         num_heads: H.
         head_dim: D.
         attn_drop: Must be 0.
-        num_features: Number of sines and cosines together, an even number; 64 random vectors give
-            128, as in the paper.
+        num_features: Total number of sines and cosines, an even number; 128, from 64 random
+            vectors, in the paper.
         feature_seed: Seed of the projection; drawn from torch's generator by default.
         sigma: Width of the Gaussian kernel of unit queries and keys.
     """

@@ -3,12 +3,12 @@
     o_i + sum_{j near i} w_{i-j} v_j,   one weight for each channel and offset
 
 j runs over a square around patch i of an image, or an interval around token i of a sequence. Linear
-attentions weigh near and far tokens too evenly; this gives them a local part (arXiv:2107.00652 for
-softmax). Many papers count it as part of their attention. Here it is the same for every attention
-and off by default, so that its share can be told from that of the attention.
+attentions often lack a local part, which this adds (arXiv:2107.00652 for softmax). Many papers
+count it as part of their attention. Here it is the same for every attention and off by default, so
+that its effect can be measured separately.
 
-The weights start at zero, so a new layer changes nothing. Prefix tokens have no place in the grid
-and get nothing. Windows do not limit the convolution.
+The weights start at zero, so a new layer changes nothing. Prefix tokens are not in the grid and are
+not changed. Windows do not limit the convolution.
 """
 
 from __future__ import annotations

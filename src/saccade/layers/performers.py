@@ -116,8 +116,8 @@ class RandomFeatureCore(FeatureCore):
         feature_map: The name of a function in `saccade.ops.linear`.
         num_features: Number of features M; D ln D by default.
         feature_seed: Seed of the projection; drawn from torch's generator by default.
-        center_keys: Subtract the mean of the attended keys from the keys. The softmax that FAVOR+
-            estimates does not change by it; the estimate varies less.
+        center_keys: Subtract the mean of the attended keys from the keys. This does not change the
+            softmax that FAVOR+ estimates, and reduces the variance of the estimate.
     """
 
     projection: Tensor

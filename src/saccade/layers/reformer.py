@@ -1,4 +1,4 @@
-"""The core of `reformer`: softmax among tokens whose hashes are alike (arXiv:2001.04451)."""
+"""The core of `reformer`: softmax among tokens with equal hashes (arXiv:2001.04451)."""
 
 import torch
 from torch import Tensor
@@ -28,7 +28,8 @@ class ReformerCore(AttentionCore):
         head_dim: D.
         attn_drop: Must be 0.
         num_buckets: Number of values of a hash, an even number.
-        chunk_size: Tokens that attend to each other and to as many before, in the order of hashes.
+        chunk_size: Tokens of a chunk, in the order of hashes; they attend to their chunk and the
+            one before.
         rounds: Number of hashes.
         feature_seed: Seed of the rotations; drawn from torch's generator by default.
     """
@@ -83,7 +84,7 @@ class ReformerCore(AttentionCore):
         queries: Tensor | slice | None = None,
         key_mask: Tensor | None = None,
     ) -> Tensor:
-        """Rows of the softmax; zero where two tokens meet in no round."""
+        """Rows of the softmax; zero for tokens that are in neighboring chunks in no round."""
         weights = lsh_weights(
             _shared(q, k),
             self.rotations,
@@ -120,7 +121,7 @@ def _shared(q: Tensor, k: Tensor) -> Tensor:
 def reformer(
     q: Tensor, k: Tensor, v: Tensor, parameters: Parameters, key_mask: Tensor | None = None
 ) -> Tensor:
-    """Softmax over the tokens that meet in some round."""
+    """Softmax over the tokens that are in neighboring chunks in some round."""
     return lsh_reference(
         (q + k) * 0.5**0.5,
         v,

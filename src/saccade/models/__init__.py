@@ -6,12 +6,10 @@ from saccade.lazy import lazy_names
 
 if TYPE_CHECKING:
     from saccade.models.config import SequenceConfig, TransformerConfig, ViTConfig
-    from saccade.models.factory import create_model, load_model
-    from saccade.models.features import FeatureExtractor
-    from saccade.models.flops import count_flops
+    from saccade.models.factory import FeatureExtractor, create_model, load_model
     from saccade.models.hub import clean_state_dict
     from saccade.models.sequence_transformer import SequenceTransformer
-    from saccade.models.summary import ModelSummary, model_summary
+    from saccade.models.summary import ModelSummary, count_flops, model_summary
     from saccade.models.taylorshift import TaylorShiftTransformer, TaylorShiftViT
     from saccade.models.variants import MODELS, Variant, list_models, vit_sizes
     from saccade.models.vision_transformer import VisionTransformer
@@ -20,12 +18,10 @@ else:
         __name__,
         {
             "config": ("SequenceConfig", "TransformerConfig", "ViTConfig"),
-            "factory": ("create_model", "load_model"),
-            "features": ("FeatureExtractor",),
-            "flops": ("count_flops",),
+            "factory": ("FeatureExtractor", "create_model", "load_model"),
             "hub": ("clean_state_dict",),
             "sequence_transformer": ("SequenceTransformer",),
-            "summary": ("ModelSummary", "model_summary"),
+            "summary": ("ModelSummary", "count_flops", "model_summary"),
             "taylorshift": ("TaylorShiftTransformer", "TaylorShiftViT"),
             "variants": ("MODELS", "Variant", "list_models", "vit_sizes"),
             "vision_transformer": ("VisionTransformer",),

@@ -23,13 +23,7 @@ MAX_IMPLIED_CHANNELS = 1_000_000  # limit for a default mean and std of 0.5 per 
 ConfigT = TypeVar("ConfigT", bound="TransformerConfig")
 
 
-_OPTIONAL_INTEGERS = (
-    "head_dim",
-    "mlp_hidden_dim",
-    "head_hidden_dim",
-    "feature_seed",
-    "stem_dim",
-)
+_OPTIONAL_INTEGERS = {"head_dim", "mlp_hidden_dim", "head_hidden_dim", "feature_seed", "stem_dim"}
 _DROPOUTS = ("drop", "pos_drop", "proj_drop", "act_drop", "attn_drop", "drop_path")
 
 
@@ -126,22 +120,22 @@ class TransformerConfig:
         self._check_numbers()
         self._check_choices()
         self._check_classes()
-        _require(
-            isinstance(self.attention_options, Mapping),
-            "attention_options",
-            self.attention_options,
-            "a mapping from option names to values",
-        )
+        is_mapping = isinstance(self.attention_options, Mapping)
+        self._require(attention_options=(is_mapping, "a mapping from option names to values"))
         object.__setattr__(self, "attention_options", dict(self.attention_options))
         self._check_softmax_blocks()
         check_size(self)
+
+    def _require(self, **checks: tuple[bool, str]) -> None:
+        """Raise for the first field whose check, True or False, failed; says what is accepted."""
+        for name, (ok, accepted) in checks.items():
+            _require(ok, name, getattr(self, name), accepted)
 
     def _check_softmax_blocks(self) -> None:
         blocks: object = self.softmax_blocks
         is_list = isinstance(blocks, (tuple, list))
         known = is_list and all(_is_int(i, 0) and i < self.depth for i in self.softmax_blocks)
-        accepted = f"a list of blocks from 0 to {self.depth - 1}"
-        _require(known, "softmax_blocks", blocks, accepted)
+        self._require(softmax_blocks=(known, f"a list of blocks from 0 to {self.depth - 1}"))
         object.__setattr__(self, "softmax_blocks", tuple(sorted(set(self.softmax_blocks))))
 
     def _check_numbers(self) -> None:
@@ -159,24 +153,17 @@ class TransformerConfig:
             value = getattr(self, name)
             is_positive = _is_number(value) and 0 < value < math.inf
             _require(is_positive, name, value, "a positive number")
-        _require(
-            self.init_values is None
-            or (_is_number(self.init_values) and math.isfinite(self.init_values)),
-            "init_values",
-            self.init_values,
-            "a finite number or None",
-        )
-        _require(
-            self.local_conv is None or (_is_int(self.local_conv, 1) and self.local_conv % 2 == 1),
-            "local_conv",
-            self.local_conv,
-            "an odd number of tokens or None",
-        )
-        _require(
-            self.head_dim is not None or self.embed_dim % self.num_heads == 0,
-            "num_heads",
-            self.num_heads,
-            f"a divisor of embed_dim={self.embed_dim} unless head_dim is given",
+        scale, side = self.init_values, self.local_conv
+        is_finite = scale is None or (_is_number(scale) and math.isfinite(scale))
+        is_odd = side is None or (_is_int(side, 1) and side % 2 == 1)
+        divides = self.head_dim is not None or self.embed_dim % self.num_heads == 0
+        self._require(
+            init_values=(is_finite, "a finite number or None"),
+            local_conv=(is_odd, "an odd number of tokens or None"),
+            num_heads=(
+                divides,
+                f"a divisor of embed_dim={self.embed_dim} unless head_dim is given",
+            ),
         )
 
     def _least_values(self) -> dict[str, int]:
@@ -191,19 +178,12 @@ class TransformerConfig:
             if value not in known:
                 raise UnknownNameError(name, str(value), known)
         for name in ("qkv_bias", "class_token", "no_embed_class", "final_norm"):
-            _require(isinstance(getattr(self, name), bool), name, getattr(self, name), "a bool")
-        _require(
-            self.class_token or self.global_pool != "token",
-            "global_pool",
-            self.global_pool,
-            "'avg', 'map' or '' with class_token=False",
-        )
-        _require(
-            self.global_pool != "map" or self.embed_dim % self.num_heads == 0,
-            "global_pool",
-            self.global_pool,
-            f"'token' or 'avg' if num_heads={self.num_heads} does not divide embed_dim",
-        )
+            self._require(**{name: (isinstance(getattr(self, name), bool), "a bool")})
+        has_token = self.class_token or self.global_pool != "token"
+        self._require(global_pool=(has_token, "'avg', 'map' or '' with class_token=False"))
+        divides = self.global_pool != "map" or self.embed_dim % self.num_heads == 0
+        accepted = f"'token' or 'avg' if num_heads={self.num_heads} does not divide embed_dim"
+        self._require(global_pool=(divides, accepted))
 
     def _choices(self) -> dict[str, tuple[str, ...]]:
         """The accepted values of each field with a fixed set of choices."""
@@ -276,27 +256,15 @@ class ViTConfig(TransformerConfig):
         super().__post_init__()
         if self.window is not None:
             object.__setattr__(self, "window", _pair("window", self.window))
-        _require(
-            self.window is not None or not self.shifted,
-            "shifted",
-            self.shifted,
-            "False without a window",
-        )
-        _require(
-            isinstance(self.dynamic_img_size, bool),
-            "dynamic_img_size",
-            self.dynamic_img_size,
-            "a bool",
+        self._require(
+            shifted=(self.window is not None or not self.shifted, "False without a window"),
+            dynamic_img_size=(isinstance(self.dynamic_img_size, bool), "a bool"),
         )
         for name in ("mean", "std"):
             values = getattr(self, name)
             ok = isinstance(values, (tuple, list)) and all(map(_is_number, values))
-            _require(
-                ok and len(values) == self.in_chans,
-                name,
-                values,
-                f"in_chans={self.in_chans} numbers",
-            )
+            accepted = f"in_chans={self.in_chans} numbers"
+            self._require(**{name: (ok and len(values) == self.in_chans, accepted)})
             object.__setattr__(self, name, tuple(float(value) for value in values))
 
     def _least_values(self) -> dict[str, int]:
@@ -329,7 +297,7 @@ class SequenceConfig(TransformerConfig):
         pad, has_symbols = self.pad_symbol, self.embedding == "token"
         is_symbol = has_symbols and _is_int(pad, 0) and pad is not None and pad < self.input_dim
         accepted = f"a symbol below input_dim={self.input_dim} or None" if has_symbols else "None"
-        _require(pad is None or is_symbol, "pad_symbol", pad, accepted)
+        self._require(pad_symbol=(pad is None or is_symbol, accepted))
 
     def _least_values(self) -> dict[str, int]:
         return super()._least_values() | {"max_seq_len": 1, "input_dim": 1}

@@ -252,11 +252,7 @@ def has_hash(folder: Path) -> bool:
 
 
 def training_record(record: Mapping[str, Any], where: Path) -> dict[str, Any] | None:
-    """The record of the training in a `config.json`; None if there is none.
-
-    Raises:
-        ConfigError: A part of the record is missing or has the wrong type.
-    """
+    """The record of the training in a `config.json`; None if there is none."""
     trained = record.get(TRAINED)
     if trained is None:
         return None

@@ -1,7 +1,7 @@
 """Trained weights that ship with saccade: their names, their folders and their checksums.
 
 `saccade/weights/index.json` lists them all. A set of weights is a folder of `save_pretrained` in
-float16, named `<variant>.<training>`. Some are part of the package, the others lie in `weights/` of
+float16, named `<variant>.<training>`. Some are part of the package, the others are in `weights/` of
 the repository. Nothing is downloaded. Importing this module does not import torch.
 """
 

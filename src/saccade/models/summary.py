@@ -2,7 +2,11 @@
 
 Shapes and memory come from a forward pass with fake tensors, which have a shape and a device but no
 data. Memory is the size of the tensors that autograd saves for the backward pass, without
-parameters; each storage is counted once. FLOPs come from `count_flops`.
+parameters; each storage is counted once.
+
+FLOPs are computed by formula. A multiply-add counts as two. Norms, activations, biases and softmax
+are not counted, as in `torch.utils.flop_counter`. Each attention counts the products of its own
+mechanism. A Taylor model counts the form, direct or efficient, that runs at that number of tokens.
 """
 
 from __future__ import annotations
@@ -10,19 +14,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.hooks import RemovableHandle
 
-from saccade.models.flops import count_flops
+from saccade.errors import ConfigError
+from saccade.layers.head import head_flops
 from saccade.models.sequence_transformer import SequenceTransformer
 from saccade.models.vision_transformer import VisionTransformer
 
-__all__ = ["ModelSummary", "PartSummary", "model_summary"]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["ModelSummary", "PartSummary", "count_flops", "model_summary"]
 
 Model = VisionTransformer | SequenceTransformer
 
@@ -78,6 +85,8 @@ class ModelSummary:
         return sum(part.activation_bytes for part in self.parts)
 
     def __rich__(self) -> Table:
+        from rich.table import Table
+
         table = Table(title=f"{self.title}, batch of {self.batch_size}", show_footer=True)
         table.add_column("part", "total")
         table.add_column("kind")
@@ -92,6 +101,8 @@ class ModelSummary:
         return table
 
     def __str__(self) -> str:
+        from rich.console import Console
+
         console = Console(width=110, no_color=True)
         with console.capture() as capture:
             console.print(self)
@@ -235,3 +246,37 @@ class _Ledger:
 
         yield begins.register_forward_pre_hook(begin)
         yield gives.register_forward_hook(note)
+
+
+def count_flops(model: Model, seq_len: int | None = None) -> dict[str, int]:
+    """FLOPs of every part for one sample, in the forward pass. Their sum is the model's.
+
+    Args:
+        model: A model, on any device.
+        seq_len: Length of the sequence, default `max_seq_len`. Must be None for image models.
+    """
+    flops, tokens = _embedding_flops(model, seq_len)
+    total = tokens + model.num_prefix_tokens
+    grid = (1, tokens)
+    if not isinstance(model, SequenceTransformer):
+        grid = model.patch_embed.grid_size
+    for index, block in enumerate(model.blocks):
+        flops[f"blocks.{index}.attn"] = block.attn.flops(total, grid=grid)
+        flops[f"blocks.{index}.mlp"] = block.mlp.flops(total)
+    if model.attn_pool is not None:
+        flops["attn_pool"] = model.attn_pool.flops(tokens)
+    flops["head"] = head_flops(model.head)
+    return flops
+
+
+def _embedding_flops(model: Model, seq_len: int | None) -> tuple[dict[str, int], int]:
+    """FLOPs of the embedding, and its number of tokens."""
+    if isinstance(model, SequenceTransformer):
+        tokens = model.max_seq_len if seq_len is None else seq_len
+        return {"token_embed": model.token_embed.flops(tokens)}, tokens
+    if seq_len is not None:
+        raise ConfigError(
+            f"seq_len must be None for an image model, got {seq_len}; its number of tokens follows "
+            "from img_size"
+        )
+    return {"patch_embed": model.patch_embed.flops()}, model.patch_embed.num_patches

@@ -137,42 +137,21 @@ _TAYLORIR_SIZES = {
 # The Long Range Arena (arXiv:2011.04006) states 2000 tokens for ListOps and 32x32 for Pathfinder.
 # The 18 symbols are the digits, operators and brackets of ListOps and three special symbols.
 _SEQUENCES = {
-    "listops": SequenceConfig(
-        embed_dim=512,
-        depth=4,
-        num_heads=8,
-        mlp_ratio=2.0,
-        max_seq_len=2000,
-        input_dim=18,
-        num_classes=10,
-    ),
-    "imdb": SequenceConfig(
-        embed_dim=256,
-        depth=4,
-        num_heads=4,
-        mlp_ratio=4.0,
-        max_seq_len=4000,
-        input_dim=256,
-        num_classes=2,
-    ),
-    "cifar_pixel": SequenceConfig(
-        embed_dim=256,
-        depth=1,
-        num_heads=4,
-        mlp_ratio=1.0,
-        max_seq_len=1024,
-        input_dim=256,
-        num_classes=10,
-    ),
-    "pathfinder": SequenceConfig(
-        embed_dim=64,
-        depth=4,
-        num_heads=4,
-        mlp_ratio=1.0,
-        max_seq_len=1024,
-        input_dim=256,
-        num_classes=2,
-    ),
+    task: SequenceConfig(
+        embed_dim=width,
+        depth=depth,
+        num_heads=heads,
+        mlp_ratio=mlp_ratio,
+        max_seq_len=length,
+        input_dim=symbols,
+        num_classes=classes,
+    )
+    for task, width, depth, heads, mlp_ratio, length, symbols, classes in (
+        ("listops", 512, 4, 8, 2.0, 2000, 18, 10),
+        ("imdb", 256, 4, 4, 4.0, 4000, 256, 2),
+        ("cifar_pixel", 256, 1, 4, 1.0, 1024, 256, 10),
+        ("pathfinder", 64, 4, 4, 1.0, 1024, 256, 2),
+    )
 }
 
 # The public PyTorch reruns of the Long Range Arena (Nystroemformer arXiv:2102.03902, Skyformer
@@ -189,14 +168,7 @@ _LRA_SMALL = SequenceConfig(
 
 _TIMM_SIZES = {"tiny": vit_sizes["Ti"], "small": vit_sizes["S"], "base": vit_sizes["B"]}
 
-_CIFAR_PERFORMERS = {
-    "performer_cifar": "performer",
-    "performer_relu_cifar": "performer_relu",
-    "performer_exp_cifar": "performer_exp",
-    "performer_gelu_cifar": "performer_gelu",
-    "performer_elu_cifar": "performer_elu",
-    "performer_ftheta_cifar": "performer_ftheta",
-}
+_CIFAR_PERFORMERS = ("", "_relu", "_exp", "_gelu", "_elu", "_ftheta")
 
 MODELS: Registry[Variant] = Registry("model")
 
@@ -244,8 +216,8 @@ _register(
 )
 _register(
     {
-        name: replace(_VIT_CIFAR, attention=attention)
-        for name, attention in _CIFAR_PERFORMERS.items()
+        f"performer{kind}_cifar": replace(_VIT_CIFAR, attention=f"performer{kind}")
+        for kind in _CIFAR_PERFORMERS
     },
     "Efficient Transformers on CIFAR-10: its kernels on the ViT baseline",
 )

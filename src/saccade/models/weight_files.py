@@ -61,11 +61,11 @@ def write_tensors(
 def parse_tensors(content: bytearray) -> dict[str, Tensor]:
     """The tensors of a safetensors file; they share the memory of `content`.
 
-    Unlike `safetensors.torch.load`, which copies them in compiled code, this raises MemoryError or
-    nothing where memory is short.
+    Unlike `safetensors.torch.load`, which copies them in compiled code, this raises MemoryError if
+    memory runs out.
 
     Raises:
-        ConfigError: It is not a whole safetensors file.
+        ConfigError: It is not a complete safetensors file.
     """
     start = 8 + int.from_bytes(content[:8], "little")
     if len(content) < 8 or start > len(content):

@@ -1,4 +1,4 @@
-"""Pure tensor functions on (B, H, N, D): attention in every form this library knows."""
+"""Functions on tensors (B, H, N, D): all attentions, without parameters."""
 
 from saccade.ops.linear import linear_attention
 from saccade.ops.softmax import softmax_attention

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.errors import ConfigError
+from saccade.ops.compilation import constant_when_compiled
 
 __all__ = [
     "Backend",
@@ -38,65 +39,69 @@ _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Refuse queries, keys and values that do not fit each other."""
+    """Raise if the shapes, dtypes or devices of queries, keys and values do not match."""
     check_qk(q, k)
     check_values(v, k)
     if v.dtype != k.dtype:
-        raise ConfigError(f"k is {k.dtype} and v is {v.dtype}; one dtype is expected")
+        raise ConfigError(f"v must have the dtype of k, {k.dtype}, got {v.dtype}")
 
 
 def check_qk(q: Tensor, k: Tensor, *, names: tuple[str, str] = ("q", "k")) -> None:
-    """Refuse queries and keys that do not fit each other."""
+    """Raise if the shapes, dtypes or devices of queries and keys do not match."""
     for name, x in zip(names, (q, k), strict=True):
         _check_tensor(name, x)
     if q.shape[:2] != k.shape[:2] or q.shape[-1] != k.shape[-1]:
         raise ConfigError(
-            f"{names[0]} {tuple(q.shape)} and {names[1]} {tuple(k.shape)} differ in batch, heads "
-            "or width; only the number of tokens may differ"
+            f"{names[1]} must have the batch, heads and width of {names[0]}, {tuple(q.shape)}, got "
+            f"{tuple(k.shape)}; only the number of tokens may differ"
         )
     if q.dtype != k.dtype or q.device != k.device:
         raise ConfigError(
-            f"{names[0]} is {q.dtype} on {q.device} and {names[1]} is {k.dtype} on {k.device}; "
-            "one dtype and device are expected"
+            f"{names[1]} must have the dtype and device of {names[0]}, {q.dtype} on {q.device}, "
+            f"got {k.dtype} on {k.device}"
         )
 
 
 def check_values(v: Tensor, k: Tensor, *, keys_name: str = "k") -> None:
-    """Refuse values that do not go with the keys."""
+    """Raise if the values do not match the keys."""
     _check_tensor("v", v)
     if v.shape[:3] != k.shape[:3]:
         expected = f"({', '.join(map(str, k.shape[:3]))}, E)"
-        raise ConfigError(f"v has shape {tuple(v.shape)}; expected {expected} to match {keys_name}")
+        raise ConfigError(
+            f"v must have shape {expected} to match {keys_name}, got {tuple(v.shape)}"
+        )
     if v.device != k.device:
-        raise ConfigError(f"v is on {v.device}; expected {k.device}, as {keys_name}")
+        raise ConfigError(f"v must be on {k.device}, as {keys_name}, got {v.device}")
 
 
 def _check_tensor(name: str, x: Tensor) -> None:
     if x.dim() != 4 or x.shape[3] == 0:
-        raise ConfigError(f"{name} has shape {tuple(x.shape)}; expected (B, H, N, D), D at least 1")
+        raise ConfigError(
+            f"{name} must have shape (B, H, N, D) with D at least 1, got {tuple(x.shape)}"
+        )
     if x.dtype not in _DTYPES:
         accepted = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
-        raise ConfigError(f"{name} has dtype {x.dtype}; accepted: {accepted}")
+        raise ConfigError(f"{name} must have one of the dtypes {accepted}, got {x.dtype}")
 
 
 def check_key_mask(key_mask: Tensor | None, k: Tensor) -> None:
-    """Refuse a mask that is not a boolean `(B, N)` on the keys' device."""
+    """Raise if a mask is not a boolean `(B, N)` on the keys' device."""
     if key_mask is None:
         return
     expected = (k.shape[0], k.shape[2])
     if key_mask.dtype != torch.bool or tuple(key_mask.shape) != expected:
         raise ConfigError(
-            f"key_mask is {key_mask.dtype} of shape {tuple(key_mask.shape)}; "
-            f"expected torch.bool of shape {expected}, True = attend"
+            f"key_mask must be torch.bool of shape {expected}, True = attend, got {key_mask.dtype} "
+            f"of shape {tuple(key_mask.shape)}"
         )
     if key_mask.device != k.device:
-        raise ConfigError(f"key_mask is on {key_mask.device}; expected {k.device}, as the keys")
+        raise ConfigError(f"key_mask must be on {k.device}, as the keys, got {key_mask.device}")
 
 
 def check_backend(backend: Backend, available: tuple[Backend, ...]) -> None:
-    """Refuse a backend that the function does not have."""
+    """Raise if the function does not have the backend."""
     if backend not in available:
-        raise ConfigError(f"backend={backend!r} cannot run here; accepted: {', '.join(available)}")
+        raise ConfigError(f"backend must be one of {', '.join(available)}, got {backend!r}")
 
 
 def resolve_scale(scale: float | None, head_dim: int) -> float:
@@ -105,15 +110,15 @@ def resolve_scale(scale: float | None, head_dim: int) -> float:
 
 
 def known_size(size: int) -> int:
-    """A size as a number; `torch.jit.trace`, for which sizes are tensors, takes it as constant."""
+    """A size as a number; for `torch.jit.trace`, whose sizes are tensors, it becomes a constant."""
     return int(size) if is_traced() else size
 
 
 def in_chunks(x: Tensor, size: int) -> Tensor:
-    """Cut the tokens into chunks, filled up with zeros: (..., N, D) -> (..., chunks, size, D).
+    """Divide the tokens into chunks, padded with zeros: (..., N, D) -> (..., chunks, size, D).
 
     A graph that is exported for any number of tokens gets one or two more chunks, which stay empty:
-    torch takes a count of one for a constant. It also cannot prove there that a reshape divides.
+    torch treats a count of one as a constant, and cannot prove that a reshape divides evenly.
     """
     tokens = x.shape[-2]
     is_known = not isinstance(cast("object", tokens), torch.SymInt)
@@ -127,17 +132,17 @@ def in_chunks(x: Tensor, size: int) -> Tensor:
 
 
 def is_traced() -> bool:
-    """Whether `torch.jit.trace` records what is called now."""
+    """True within `torch.jit.trace`."""
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of everything between input and output: float64 stays, the rest is float32."""
+    """The dtype of intermediate results: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def in_full_precision(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function of tensors so that autocast does not lower what it computes."""
+    """Decorate a function of tensors so that autocast does not lower its precision."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -150,21 +155,21 @@ def in_full_precision(function: Callable[P, T]) -> Callable[P, T]:
     return run
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def _has_autocast(kind: str) -> bool:
-    """Whether a device has autocast; asked while a graph is traced, which torch 2.11 cannot."""
+    """True if a device has autocast; works in traced code, unlike the check of torch 2.11."""
     return torch.amp.is_autocast_available(kind)
 
 
 def select_queries(q: Tensor, queries: Tensor | slice | None) -> Tensor:
-    """The chosen rows of q; an index out of range raises."""
+    """The chosen rows of q; raises for an index out of range."""
     if queries is None:
         return q
     if isinstance(queries, slice):
         return q[:, :, queries]
     if queries.dim() != 1 or queries.dtype not in (torch.int32, torch.int64):
         raise ConfigError(
-            f"queries is {queries.dtype} of shape {tuple(queries.shape)}; "
-            "expected a slice or a 1-D integer tensor of token positions"
+            "queries must be a slice or a 1-D integer tensor of token positions, got "
+            f"{queries.dtype} of shape {tuple(queries.shape)}"
         )
     return q.index_select(2, queries)

@@ -1,4 +1,4 @@
-"""Whether a function can run fused on the GPU (Triton), shared by the families of ops."""
+"""The choice between fused kernels (Triton) and torch, for all families of ops."""
 
 import os
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 
 from saccade.errors import ConfigError, UnknownNameError
 from saccade.ops.arguments import Backend
+from saccade.ops.compilation import constant_when_compiled
 
 __all__ = [
     "MAX_WIDTH",
@@ -37,11 +38,11 @@ _plain = 0
 
 @contextmanager
 def plain_operators() -> Iterator[None]:
-    """Build every attention from torch's own operators, so that its graph can be exported.
+    """Compute every attention with torch's own operators, so that its graph can be exported.
 
-    No kernel and no operator of this library is called. Results are those of the other paths to
-    rounding; memory is quadratic where an algorithm is. It holds for the whole process: other
-    threads that compute meanwhile take the same path.
+    No kernel or operator of this library is called. Results equal those of the other paths up to
+    rounding; memory is quadratic for quadratic algorithms. The setting holds for the whole process,
+    including other threads.
     """
     global _plain
     _plain += 1
@@ -52,7 +53,7 @@ def plain_operators() -> Iterator[None]:
 
 
 def is_plain() -> bool:
-    """Whether `plain_operators` is active."""
+    """True if `plain_operators` is active."""
     return _plain > 0
 
 
@@ -60,9 +61,9 @@ def takes_fused(backend: Backend, obstacle: str | None, *, preferred: bool) -> b
     """Decide between the fused kernels and torch.
 
     Args:
-        backend: What the caller asked for; `triton` that cannot run raises, with the reason.
+        backend: Requested backend; `triton` raises with the reason if it cannot run.
         obstacle: Why the kernels cannot run, if they cannot.
-        preferred: Whether `auto` takes the kernels where they can run.
+        preferred: True if `auto` uses the kernels when they can run.
     """
     if backend not in get_args(Backend):
         raise UnknownNameError("backend", str(backend), get_args(Backend))
@@ -72,9 +73,9 @@ def takes_fused(backend: Backend, obstacle: str | None, *, preferred: bool) -> b
 
 
 def fused_obstacle(v: Tensor, head_dim: int | None = None) -> str | None:
-    """Why no kernel can take these tensors, if none can."""
+    """Why no kernel supports these tensors, if none does."""
     if is_plain():
-        return "plain_operators() asks for torch's own operators"
+        return "plain_operators() requires torch's own operators"
     if is_transformed():
         return "torch.func and forward-mode differentiation need torch's own operators"
     if not TRITON_INSTALLED:
@@ -91,10 +92,10 @@ def fused_obstacle(v: Tensor, head_dim: int | None = None) -> str | None:
 
 
 def is_transformed() -> bool:
-    """Whether `torch.func` or forward mode differentiates what is called now.
+    """True within a transform of `torch.func` or forward-mode differentiation.
 
-    Both look into functions, so everything they meet must be made of torch's own operators. `vmap`
-    alone does not: it calls other operators sample by sample.
+    Both need functions made of torch's own operators. `vmap` alone does not: it calls other
+    operators sample by sample.
     """
     if is_differentiated_forward():
         return True
@@ -105,21 +106,21 @@ def is_transformed() -> bool:
 
 
 def is_differentiated_forward() -> bool:
-    """Whether forward-mode differentiation is active."""
+    """True if forward-mode differentiation is active."""
     return forward_ad._current_level >= 0
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def has_bfloat16(index: int) -> bool:
-    """Whether the GPU has bfloat16."""
+    """True if the GPU supports bfloat16."""
     return torch.cuda.get_device_capability(index) >= (8, 0)
 
 
 def is_compiled_for_gpu(x: Tensor) -> bool:
-    """Whether torch.compile makes this code, for a GPU; what is exported stays as it is.
+    """True while torch.compile compiles for a GPU; False while a graph is exported.
 
-    The flag is what `is_exporting()` tells, but that is true within all compiled code in many
-    versions of torch, 2.11 among them.
+    Reads a flag of torch, because `is_exporting()` is true in all compiled code in many versions of
+    torch, such as 2.11.
     """
     exporting = getattr(torch.compiler, "_is_exporting_flag", False)
     return x.is_cuda and torch.compiler.is_compiling() and not exporting

@@ -1,12 +1,12 @@
-"""GELU (arXiv:1606.08415), y = x Phi(x), for compilers to fuse where y is in half precision.
+"""GELU (arXiv:1606.08415), y = x Phi(x), for compilers to fuse if y is in half precision.
 
     Phi(-|x|) = exp(-x^2 / 2) (c1 t + ... + c5 t^5),   t = 1 / (1 + p |x|)
     dy/dx = Phi(x) + x exp(-x^2 / 2) / sqrt(2 pi)
 
-CUDA's erf takes longer than memory takes to bring x, and the derivative wants an exponential beside
-it. Here one exponential serves both. p and c were fitted to the smallest relative error of
-Phi(-|x|), which is 4e-5 down to x = -12 (there Phi is 2e-33): a fiftieth of bfloat16's rounding, a
-twelfth of float16's. All is computed in float32. Any layout.
+CUDA's erf takes longer than reading x from memory, and the derivative needs an exponential as well.
+Here both use one exponential. p and c were fitted to minimize the relative error of Phi(-|x|),
+which is 4e-5 down to x = -12 (where Phi is 2e-33): a fiftieth of bfloat16's rounding error and a
+twelfth of float16's. Everything is computed in float32. Any layout.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ C = (0.150324726, 0.157412398, 0.089536176, 0.192288703, -0.089562003)
 
 
 def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
-    """GELU by the fastest path: torch's own, but for half precision in code compiled for a GPU."""
+    """GELU by the fastest path: torch's, except for half precision in code compiled for a GPU."""
     is_half = x.dtype in (torch.bfloat16, torch.float16)
     if approximate == "none" and is_half and is_compiled_for_gpu(x):
         return gelu_without_erf(x)

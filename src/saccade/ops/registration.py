@@ -1,7 +1,7 @@
-"""Operators of torch with a backward pass, called often.
+"""Torch operators with a backward pass and little overhead per call.
 
-`torch.library.custom_op` makes the same of a function, but a call of it with gradients takes the
-host some 90 us longer, which is more than all launches of a short attention take (docs/log.md).
+`torch.library.custom_op` does the same, but a call with gradients takes about 90 us longer on the
+host, more than all launches of a short attention (docs/log.md).
 """
 
 from collections.abc import Callable, Sequence
@@ -22,11 +22,11 @@ PullBack = Callable[..., Sequence[Tensor | None]]
 
 
 class Operator:
-    """A function of tensors and numbers that changes none of them, as `saccade::NAME`.
+    """A function of tensors and numbers without side effects, registered as `saccade::NAME`.
 
     Attributes:
         function: The function itself.
-        overload: What torch calls, `torch.ops.saccade.NAME.default`.
+        overload: The operator that torch calls, `torch.ops.saccade.NAME.default`.
     """
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
@@ -48,9 +48,9 @@ class Operator:
         return self.overload(*arguments)
 
     def within_backward(self, inputs: Inputs) -> Any:
-        """What the function returns, for a backward pass, of which a gradient is asked for rarely.
+        """Call the function in a backward pass, whose result rarely needs a gradient.
 
-        Where it is, the operator itself has to refuse; else a dispatch is spared.
+        If it does, the operator raises; otherwise this saves a dispatch.
         """
         asked = torch.is_grad_enabled() or forward_ad._current_level >= 0
         if asked or torch.compiler.is_compiling():
@@ -58,7 +58,7 @@ class Operator:
         return self._below_autograd(inputs)
 
     def register_fake(self, fake: F) -> F:
-        """Decorate the same without data: shapes, strides and dtypes of what is returned."""
+        """Register the fake implementation: shapes, strides and dtypes of the results."""
         torch.library.register_fake(f"saccade::{self._name}", fake, lib=self._library)
         return fake
 
@@ -69,12 +69,12 @@ class Operator:
         setup_context: SetupContext,
         inputs: Callable[[Inputs], Inputs] | None = None,
     ) -> None:
-        """Tell the gradient; without, asking for one raises.
+        """Register the gradient; without one, differentiating raises.
 
         Args:
             pull_back: Takes a context and gradients of the outputs; returns those of the inputs.
             setup_context: Takes the context, inputs and outputs; saves what `pull_back` needs.
-            inputs: The inputs to take instead where a gradient may be asked for.
+            inputs: Replaces the inputs if a gradient may be needed.
         """
         self._pull_back, self._setup_context = pull_back, setup_context
         if inputs is not None:
@@ -114,7 +114,7 @@ class Operator:
 
 
 def _new_library(name: str) -> torch.library.Library:
-    """A library for one operator, which is forgotten if its module is loaded again."""
+    """A library for one operator, which is replaced if its module is loaded again."""
     if name in _libraries:
         _libraries.pop(name)._destroy()  # type: ignore[no-untyped-call]
     library = torch.library.Library("saccade", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -123,5 +123,5 @@ def _new_library(name: str) -> torch.library.Library:
 
 
 def operator(name: str) -> Callable[[Callable[..., Any]], Operator]:
-    """Decorate an annotated function to make it the operator `saccade::NAME`."""
+    """Register an annotated function as the operator `saccade::NAME`."""
     return lambda function: Operator(name, function)

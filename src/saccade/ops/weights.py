@@ -1,7 +1,7 @@
 """`attention_weights`: the row-stochastic map of any mechanism, for chosen queries.
 
-A linear mechanism never forms its map. Here it is formed on demand, for Q queries at a cost of
-Q x S numbers a head, so that it can be looked at.
+A linear attention never computes its map. Here the rows of Q queries are computed on demand, Q x S
+numbers per head.
 """
 
 from typing import Literal, get_args
@@ -29,13 +29,13 @@ def attention_weights(
     eps: float | None = None,
     key_mask: Tensor | None = None,
 ) -> Tensor:
-    """The map (B, H, Q, S) of chosen queries, each row a convex combination.
+    """The map (B, H, Q, S) of chosen queries; rows are convex.
 
     Args:
         q: Queries (B, H, N, D), or their features (B, H, N, M) for `linear`.
         k: Keys (B, H, S, D), or their features for `linear`.
-        mechanism: Which family the weights belong to.
-        queries: Positions of the queries wanted, as a slice or 1-D integer tensor; None = all.
+        mechanism: Family of the attention.
+        queries: Positions of the queries, as a slice or 1-D integer tensor; None = all.
         scale: As in `softmax_attention` and `taylor_attention`.
         coefficients: As in `taylor_attention`.
         eps: As in `linear_attention`.

@@ -108,7 +108,6 @@ class Evidence:
 
     Attributes:
         together: True if runs, including runs that are left out, trained at the same time.
-        unchecked: Number of runs without a manifest.
         tuned: The runs with tuned settings, of a comparison that tuned its attentions.
     """
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
 
-from saccade.report.collect import Run, plain
-from saccade.report.groups import Group, settings_of
-from saccade.report.labels import shown
-from saccade.report.page import Cell, Column, Table
+from saccade.report.collect import Evidence, Run, plain
+from saccade.report.findings import Findings
+from saccade.report.groups import Group, settings_of, shown
+from saccade.report.page import Cell, Column, Table, text_cell, text_column
+from saccade.report.text import count, duration, listed, spelled
 
-__all__ = ["differences_table", "environment_table", "shared_configuration"]
+__all__ = [
+    "differences_table",
+    "environment_table",
+    "facts_of",
+    "shared_configuration",
+    "skipped_table",
+    "title_of",
+]
 
 MAX_LISTED = 3
+SPLITS = {"train": "training", "val": "validation", "test": "test"}
 VARIED = {"model": {"attention"}, "run": {"seed"}}
 
 
@@ -40,8 +50,8 @@ def environment_table(runs: Sequence[Run]) -> Table:
         values = {plain(value): None for run in runs if (value := fact(run)) not in (None, "")}
         if values:
             told = _span(list(values)) if name == "started" else _listed(list(values), name)
-            rows.append([Cell(name, name), Cell(told, told)])
-    columns = (Column("what", "what", is_number=False), Column("value", "value", is_number=False))
+            rows.append([text_cell(name), text_cell(told)])
+    columns = (text_column("what", "what"), text_column("value", "value"))
     return Table("environment", "Environment", columns, rows)
 
 
@@ -83,9 +93,9 @@ def differences_table(groups: Sequence[Group], keys: Sequence[str]) -> Table:
     across, down = labels, keys
     if len(labels) > len(keys):
         across, down, values = list(keys), labels, [list(row) for row in zip(*values, strict=True)]
-    columns = [Column("what", "what", is_number=False)]
-    columns += [Column(name, name, is_number=False) for name in across]
-    rows = [[Cell(name, name), *row] for name, row in zip(down, values, strict=True)]
+    columns = [text_column("what", "what")]
+    columns += [text_column(name, name) for name in across]
+    rows = [[text_cell(name), *row] for name, row in zip(down, values, strict=True)]
     return Table("differences", "What the runs differ in", columns, rows)
 
 
@@ -110,3 +120,84 @@ def shared_configuration(runs: Sequence[Run]) -> str:
         if agreed and section not in ("search", "tune"):
             shared[section] = agreed
     return yaml.safe_dump(shared, sort_keys=False, allow_unicode=True)
+
+
+def title_of(found: Findings, dataset: str) -> str:
+    """The title: number of attentions or set-ups, and the data set."""
+    attentions = {group.attention for group in found.groups}
+    missing = len(found.failed) + len(found.unfinished)
+    if missing:
+        total = spelled(len(attentions) + missing).lower()
+        return f"{spelled(len(attentions))} of {total} attentions on {dataset}"
+    if len(attentions) > 1:
+        return f"{spelled(len(attentions))} attentions on {dataset}"
+    only = f"{attentions.pop()} on {dataset}"
+    several = len(found.groups) > 1
+    return f"{spelled(len(found.groups))} set-ups of {only}" if several else only
+
+
+def facts_of(evidence: Evidence, found: Findings, dataset: str) -> list[tuple[str, str]]:
+    """Short names and values shown below the headline."""
+    runs = evidence.runs
+    models = sorted({plain(run.summary.get("model", run.config.model.name)) for run in runs})
+    epochs = sorted({run.config.train.epochs for run in runs})
+    seconds = sum(run.measured("seconds") or 0.0 for run in runs)
+    hardware = sorted({plain(run.environment.get("device", "?")) for run in runs})
+    facts = [
+        ("data", dataset + _images(found)),
+        ("model", listed(models)),
+        ("runs", f"{len(runs)} with {count(len({run.config.run.seed for run in runs}), 'seed')}"),
+        *([("tuned runs", str(len(evidence.tuned.runs)))] if evidence.tuned else []),
+        ("epochs", listed([str(number) for number in epochs])),
+        ("device", listed(hardware)),
+        ("training time", duration(seconds)),
+    ]
+    recipe = evidence.study.get("recipe")
+    gaps = len(evidence.left_out)
+    return [
+        *([("recipe", plain(recipe))] if recipe else []),
+        *facts,
+        *([("left out", f"{gaps}, listed at the end")] if gaps else []),
+    ]
+
+
+def _images(found: Findings) -> str:
+    """The number of test images that were used and that could not be read."""
+    if not found.images:
+        return ""
+    skipped = f", {found.skipped:,} could not be read" if found.skipped else ""
+    return f", {count(found.images, found.noun)} judged{skipped}"
+
+
+def skipped_table(runs: Sequence[Run]) -> Table | None:
+    """Each skipped image and the number of runs that skipped it; None without skipped images."""
+    found = Counter(image for run in runs for image in _skipped(run))
+    if not found:
+        return None
+    nouns = {run.noun for run in runs}
+    noun = nouns.pop() if len(nouns) == 1 else "input"
+    columns = (
+        text_column("split", "split"),
+        text_column("image", f"{noun} that could not be read"),
+        Column("runs", "runs"),
+    )
+    rows = [
+        [text_cell(split), text_cell(fault), Cell(str(times), times)]
+        for (split, fault), times in sorted(found.items())
+    ]
+    note = (
+        f"Skipped {noun}s count in no loss and no accuracy. The first 20 of each split of a run "
+        "are listed."
+    )
+    return Table("skipped", f"Skipped {noun}s", columns, rows, note, folded=True)
+
+
+def _skipped(run: Run) -> Iterator[tuple[str, str]]:
+    """Split and error of each listed image, without the path of the data folder."""
+    noted = run.summary.get("skipped_images")
+    root = "" if run.config.data.root is None else f"{run.config.data.root}/"
+    for split, part in noted.items() if isinstance(noted, dict) else ():
+        faults = part.get("faults") if isinstance(part, dict) else None
+        for fault in faults if isinstance(faults, list) else ():
+            told = plain(fault).removeprefix("bad image ")
+            yield SPLITS.get(plain(split), plain(split)), told.removeprefix(root)

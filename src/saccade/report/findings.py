@@ -60,19 +60,14 @@ class Findings:
         named_baseline: The baseline recorded by the comparison; empty for other folders.
         failed: Attentions of the comparison whose runs all failed.
         unfinished: Other attentions of the comparison without a finished run.
-        datasets: The data sets of the runs. With several, nothing is compared.
-        measure: Which accuracy was measured, such as "test accuracy".
-        notes: Notes that the comparison recorded for readers.
         fair_speed: True if speeds can be compared: no run trained beside another on one device,
             or speeds were measured afterwards.
         fair_times: True if the training times of the runs themselves can be compared.
         differing: Keys besides the attention in which the runs differ.
         others: Claims about pairs without the baseline, corrected together with the claims about
             the baseline.
-        results: The accuracies of all groups.
         images: Number of test images with a prediction; 0 if the groups were tested on different
             images.
-        skipped: Number of test images that could not be read.
         noun: What the inputs of the runs are, in the singular.
     """
 

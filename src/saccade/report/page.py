@@ -20,8 +20,10 @@ __all__ = [
     "Page",
     "Section",
     "Table",
+    "file_names",
+    "text_cell",
+    "text_column",
 ]
-
 
 NOTHING = "–"
 
@@ -31,14 +33,17 @@ class Cell:
     """A cell of a table.
 
     Attributes:
-        text: Displayed text.
         value: Exact value, used in CSV files and for sorting.
-        strong: True if the text is bold.
     """
 
     text: str
     value: float | str | None = None
     strong: bool = False
+
+
+def text_cell(text: str) -> Cell:
+    """A cell of text."""
+    return Cell(text, text)
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,11 @@ class Column:
     key: str
     title: str = ""
     is_number: bool = True
+
+
+def text_column(key: str, title: str) -> Column:
+    """A column of text."""
+    return Column(key, title, is_number=False)
 
 
 @dataclass(frozen=True)
@@ -134,11 +144,8 @@ class Page:
     """The whole report.
 
     Attributes:
-        headline: The main results in a few sentences.
-        facts: Short names and values shown below the headline.
         series: Color and marker of each group, by label.
         has_figure_files: True if the figures are also written as files, which the page links to.
-        command: The command that made the page.
     """
 
     title: str

@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
+from xml.etree import ElementTree
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from saccade.report.inline_svg import VARIABLES, inline_svg
 from saccade.report.page import Block, Column, Figure, Figures, Items, Listing, Page, Table
 from saccade.report.style import MARKERS, PAGE_COLORS, SERIES_COLORS
 
-__all__ = ["as_csv", "as_html", "as_latex", "as_markdown", "latex_table"]
+__all__ = ["as_csv", "as_html", "as_latex", "as_markdown", "inline_svg", "latex_table"]
 
 GLYPHS = dict(zip(MARKERS, "●■◆▲▼✚✖★◀", strict=True))
 NAMING_COLUMNS = {"attention", "first", "second"}
@@ -193,3 +193,57 @@ def _csv_field(value: float | str | None) -> float | str | None:
     if isinstance(value, str) and value.startswith(FORMULA_STARTS):
         return f"'{value}"
     return value
+
+
+SVG = "http://www.w3.org/2000/svg"
+XLINK_HREF = "{http://www.w3.org/1999/xlink}href"
+COLOR = re.compile(r"#[0-9a-fA-F]{6}\b")
+FONT = re.compile(r"font: (?:\w+ )*([\d.]+)px [^;]*")
+REFERENCE = re.compile(r"#([^)]+)")
+VARIABLES = {tone.light: f"var(--{tone.name})" for tone in (*PAGE_COLORS.values(), *SERIES_COLORS)}
+
+
+def inline_svg(text: str, *, name: str, label: str) -> str:
+    """Convert an SVG file to an element of the page.
+
+    Colors of the palette become CSS variables, so that they follow the light or dark theme. Ids
+    that are referenced get the figure's name as a prefix. Other ids are removed.
+    """
+    ElementTree.register_namespace("", SVG)
+    root = ElementTree.fromstring(text)
+    for unwanted in ("metadata", "defs"):
+        found = root.find(f"{{{SVG}}}{unwanted}")
+        if found is not None:
+            root.remove(found)
+    used = {
+        reference
+        for element in root.iter()
+        for value in (element.get(XLINK_HREF, ""), element.get("clip-path", ""))
+        for reference in REFERENCE.findall(value)
+        if not value.startswith("data:")
+    }
+    for element in root.iter():
+        _rewrite(element, name, used)
+    for attribute in ("width", "height", "version"):
+        root.attrib.pop(attribute, None)
+    root.set("role", "img")
+    root.set("aria-label", label)
+    return ElementTree.tostring(root, encoding="unicode").replace("\n", "")
+
+
+def _rewrite(element: ElementTree.Element, name: str, used: set[str]) -> None:
+    """Rename or remove the id, update references and colors, and remove indentation."""
+    if not (element.text or "").strip():
+        element.text = None
+    if not (element.tail or "").strip():
+        element.tail = None
+    old = element.attrib.pop("id", None)
+    if old in used:
+        element.set("id", f"{name}-{old}")
+    if link := element.attrib.pop(XLINK_HREF, None):
+        element.set("href", link if link.startswith("data:") else f"#{name}-{link[1:]}")
+    if clip := element.get("clip-path"):
+        element.set("clip-path", clip.replace("#", f"#{name}-"))
+    if style := element.get("style"):
+        style = COLOR.sub(lambda found: VARIABLES.get(found[0].lower(), found[0]), style)
+        element.set("style", FONT.sub(r"font-size: \1px", style))

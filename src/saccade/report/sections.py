@@ -5,19 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from saccade.report.class_figures import (
+from saccade.report.claims import (
+    basis_of_claims,
+    claimed_differences,
+    headline_with_tuned,
+    tuned_settings,
+)
+from saccade.report.classes import (
     MAX_CLASSES,
     class_accuracy,
+    class_counts,
     confusion,
+    reliability,
     reliability_diagram,
 )
-from saccade.report.classes import class_counts, reliability
 from saccade.report.collect import Evidence
-from saccade.report.comparison_figures import cost_front, pareto
-from saccade.report.curves import accuracy_over_time, cut_accuracy, epoch_curves
-from saccade.report.difference_section import claimed_differences
-from saccade.report.environment import differences_table, environment_table, shared_configuration
-from saccade.report.facts import facts_of, title_of
+from saccade.report.environment import (
+    differences_table,
+    environment_table,
+    facts_of,
+    shared_configuration,
+    skipped_table,
+    title_of,
+)
+from saccade.report.figures import (
+    accuracy_over_time,
+    cost_front,
+    cut_accuracy,
+    epoch_curves,
+    pareto,
+)
 from saccade.report.findings import Findings
 from saccade.report.groups import Group
 from saccade.report.page import (
@@ -29,7 +46,6 @@ from saccade.report.page import (
     Section,
     file_names,
 )
-from saccade.report.skipped import skipped_table
 from saccade.report.style import SERIES_COLORS, Drawing, Series, series_of
 from saccade.report.tables import (
     by_seed_table,
@@ -40,11 +56,6 @@ from saccade.report.tables import (
     summary_table,
 )
 from saccade.report.text import count, headline, listed, percent
-from saccade.report.tuned_section import (
-    basis_of_claims,
-    headline_with_tuned,
-    tuned_settings,
-)
 
 __all__ = ["compose"]
 

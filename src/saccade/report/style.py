@@ -18,8 +18,18 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any
 
+from saccade.errors import shorten
 from saccade.layers.attentions import ATTENTIONS
-from saccade.plotting import draw_with_fonts
+from saccade.plotting import (
+    BAD,
+    GOOD,
+    GRID,
+    INK,
+    MUTED,
+    PIXELS_PER_INCH,
+    draw_in_style,
+    new_figure,
+)
 
 __all__ = [
     "PAGE_COLORS",
@@ -31,7 +41,6 @@ __all__ = [
     "draw",
     "series_of",
     "series_tone",
-    "shortened",
 ]
 
 
@@ -48,11 +57,11 @@ PAGE_COLORS = {
     tone.name: tone
     for tone in (
         Tone("paper", "#ffffff", "#14171a"),
-        Tone("ink", "#1b1f24", "#e8eaed"),
-        Tone("muted", "#57606a", "#a3abb4"),
-        Tone("grid", "#e1e5ea", "#2d333a"),
-        Tone("good", "#1852b5", "#4d82fa"),
-        Tone("bad", "#c83e0e", "#fd821e"),
+        Tone("ink", INK, "#e8eaed"),
+        Tone("muted", MUTED, "#a3abb4"),
+        Tone("grid", GRID, "#2d333a"),
+        Tone("good", GOOD, "#4d82fa"),
+        Tone("bad", BAD, "#fd821e"),
     )
 }
 
@@ -74,7 +83,6 @@ SERIES_COLORS = tuple(
 )
 """In the order of the registry, which starts with softmax and taylor."""
 
-INK, MUTED, GRID = (PAGE_COLORS[name].light for name in ("ink", "muted", "grid"))
 MARKERS = "osD^vPX*<"
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)))
 STYLE: dict[Any, Any] = {
@@ -97,7 +105,6 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "saccade",
 }
-PIXELS_PER_INCH = 160
 MAX_IN_LEGEND = 58
 EDGE = 0.03
 """Inches that stay empty at the left of every figure."""
@@ -174,13 +181,7 @@ def draw(
         margins: Margins around the axes in inches.
         legend: Entries of the legend below the axes; omitted for a single entry.
     """
-    import matplotlib
-
-    def in_fonts(families: list[str]) -> Drawing:
-        with matplotlib.rc_context({**STYLE, "font.family": families}):
-            return _draw(paint, width, height, margins, legend)
-
-    return draw_with_fonts(in_fonts)
+    return draw_in_style(lambda: _draw(paint, width, height, margins, legend), STYLE)
 
 
 def _draw(
@@ -190,11 +191,7 @@ def _draw(
     margins: Margins,
     legend: Mapping[str, Series] | None,
 ) -> Drawing:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure()
-    FigureCanvasAgg(figure)
+    figure = new_figure(width, height)
     foot = _legend_below(figure, legend, width) if legend and len(legend) > 1 else 0.0
     tall = height + foot
     figure.set_size_inches(width, tall)
@@ -258,16 +255,11 @@ def _as_number(value: float, _: int) -> str:
     return f"{value:,.5g}".replace("-", "\u2212")
 
 
-def shortened(name: str, longest: int) -> str:
-    """A name cut to fit a legend or a tick label."""
-    return name if len(name) <= longest else name[: longest - 1] + "…"
-
-
 def _legend_below(figure: Any, legend: Mapping[str, Series], width: float) -> float:
     """Draw the legend at the bottom of the figure and return its height in inches."""
     from matplotlib.lines import Line2D
 
-    names = [shortened(name, MAX_IN_LEGEND) for name in legend]
+    names = [shorten(name, MAX_IN_LEGEND) for name in legend]
     columns = max(1, min(len(names), int(width / (0.42 + 0.068 * max(map(len, names))))))
     handles = [
         Line2D([], [], color=look.color, marker=look.marker, linestyle=look.dash, label=name)

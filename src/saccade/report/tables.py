@@ -9,7 +9,7 @@ from statistics import fmean
 from saccade.report.classes import ClassCounts, Reliability
 from saccade.report.collect import LeftOut
 from saccade.report.findings import Findings, Row
-from saccade.report.page import NOTHING, Cell, Column, Table
+from saccade.report.page import NOTHING, Cell, Column, Table, text_cell, text_column
 from saccade.report.text import GLUE, interval, listed, p_text, percent, points, significant
 from saccade.results import Accuracy, Claim
 
@@ -26,10 +26,6 @@ __all__ = [
 GIGA, MEGA = 1e9, 1e6
 
 
-def _text(text: str) -> Cell:
-    return Cell(text, text)
-
-
 def _amount(value: float | None, digits: int = 3, *, strong: bool = False) -> Cell:
     return Cell(significant(value, digits), value, strong)
 
@@ -43,8 +39,8 @@ def summary_table(found: Findings) -> Table:
     """One row for each group."""
     big = max((row.flops or 0 for row in found.rows), default=0) >= GIGA
     columns = (
-        Column("attention", _heading(found), is_number=False),
-        Column("kind", "kind" if any(row.kind for row in found.rows) else "", is_number=False),
+        text_column("attention", _heading(found)),
+        text_column("kind", "kind" if any(row.kind for row in found.rows) else ""),
         Column("runs", "runs" if len({row.runs for row in found.rows}) > 1 else ""),
         Column(
             "accuracy", f"{found.measure} [95{GLUE}%]" if found.has_intervals else found.measure
@@ -114,24 +110,22 @@ def _heading(found: Findings) -> str:
 
 
 def _summary_row(row: Row, unit: float) -> list[Cell]:
-    claim = row.against_baseline
-    flops = Cell(significant(row.flops / unit) if row.flops else NOTHING, row.flops)
+    def amounts(*keys: str) -> list[Cell]:
+        return [_amount(getattr(row, key), strong=key in row.best) for key in keys]
+
+    flops = significant(row.flops / unit) if row.flops else NOTHING
     accuracy = f"{percent(row.accuracy)} {interval(row.accuracy_low, row.accuracy_high)}".strip()
     return [
-        _text(row.label),
-        _text(row.kind),
+        text_cell(row.label),
+        text_cell(row.kind),
         Cell(str(row.runs), row.runs),
         Cell(accuracy, row.accuracy, "accuracy" in row.best),
         _csv_cell(row.accuracy_low),
         _csv_cell(row.accuracy_high),
-        *_difference(claim),
-        _amount(row.seconds_per_epoch, strong="seconds_per_epoch" in row.best),
-        _amount(row.img_per_s, strong="img_per_s" in row.best),
-        _amount(row.latency_ms),
-        _amount(row.latency_eval_ms),
-        _amount(row.peak_memory_mib, strong="peak_memory_mib" in row.best),
-        _amount(row.parameters, strong="parameters" in row.best),
-        Cell(flops.text, flops.value, "flops" in row.best),
+        *_difference(row.against_baseline),
+        *amounts("seconds_per_epoch", "img_per_s", "latency_ms", "latency_eval_ms"),
+        *amounts("peak_memory_mib", "parameters"),
+        Cell(flops, row.flops, "flops" in row.best),
         _amount(row.approximation_error, 2),
     ]
 
@@ -143,21 +137,15 @@ def _difference_columns(found: Findings, title: str) -> list[Column]:
         Column("difference_high"),
         Column("p_corrected", "p (corrected)"),
         Column("p_value"),
-        Column("shared_seeds", "shared seeds" if found.has_mixed_seeds else "", is_number=False),
+        text_column("shared_seeds", "shared seeds" if found.has_mixed_seeds else ""),
     ]
 
 
 def _difference(claim: Claim | None) -> list[Cell]:
     """Cells of a difference: value, bounds, corrected p, raw p, and seeds."""
     if claim is None:
-        return [
-            Cell(NOTHING),
-            _csv_cell(None),
-            _csv_cell(None),
-            Cell(NOTHING),
-            _csv_cell(None),
-            Cell(NOTHING),
-        ]
+        nothing, hidden = Cell(NOTHING), _csv_cell(None)
+        return [nothing, hidden, hidden, nothing, hidden, nothing]
     bounds = f"[{points(claim.low)}, {points(claim.high)}]"
     seeds = [str(seed) for seed in claim.seeds]
     return [
@@ -178,7 +166,7 @@ def by_seed_table(found: Findings) -> Table | None:
     replicates = sorted({replicate for own in known.values() for replicate in own.by_run})
     parts = _replicate_parts(found, replicates)
     columns = (
-        Column("attention", _heading(found), is_number=False),
+        text_column("attention", _heading(found)),
         *(_replicate_column(seed, fold, parts) for seed, fold in replicates),
         Column("mean", "mean"),
         Column("spread", "spread"),
@@ -209,7 +197,7 @@ def _replicate_column(seed: int, fold: int, parts: Sequence[str]) -> Column:
 def _by_seed_row(label: str, known: Accuracy, replicates: Sequence[tuple[int, int]]) -> list[Cell]:
     values = [known.by_run.get(own) for own in replicates]
     mean = fmean(known.by_run.values())
-    return [_text(label), *(_percent_cell(value) for value in (*values, mean, known.spread))]
+    return [text_cell(label), *(_percent_cell(value) for value in (*values, mean, known.spread))]
 
 
 def _percent_cell(value: float | None) -> Cell:
@@ -220,13 +208,18 @@ def _percent_cell(value: float | None) -> Cell:
 def pairs_table(found: Findings) -> Table:
     """All pairs without the baseline; all pairs if there is no baseline."""
     columns = (
-        Column("first", "first", is_number=False),
-        Column("second", "second", is_number=False),
+        text_column("first", "first"),
+        text_column("second", "second"),
         *_difference_columns(found, f"points [95{GLUE}%]"),
-        Column("verdict", "verdict", is_number=False),
+        text_column("verdict", "verdict"),
     )
     rows = [
-        [_text(claim.first), _text(claim.second), *_difference(claim), _text(_verdict(claim))]
+        [
+            text_cell(claim.first),
+            text_cell(claim.second),
+            *_difference(claim),
+            text_cell(_verdict(claim)),
+        ]
         for claim in found.others
     ]
     which = "The" if found.baseline is None else "The other"
@@ -243,14 +236,14 @@ def _verdict(claim: Claim) -> str:
 def classes_table(counts: Mapping[str, ClassCounts], names: Sequence[str]) -> Table:
     """Accuracy of each class in each group."""
     columns = [
-        Column("class", "class", is_number=False),
+        text_column("class", "class"),
         Column("images", "images"),
         *(Column(label, label) for label in counts),
     ]
     images = next(iter(counts.values())).confusion.sum(1)
     rows = [
         [
-            _text(name),
+            text_cell(name),
             Cell(f"{images[k]:,}", int(images[k])),
             *(_share(float(own.accuracy[k])) for own in counts.values()),
         ]
@@ -267,13 +260,13 @@ def _share(value: float) -> Cell:
 def mix_ups_table(counts: Mapping[str, ClassCounts], names: Sequence[str]) -> Table:
     """The most frequent errors of each group."""
     columns = (
-        Column("attention", "attention", is_number=False),
-        Column("true", "true class", is_number=False),
-        Column("said", "predicted class", is_number=False),
+        text_column("attention", "attention"),
+        text_column("true", "true class"),
+        text_column("said", "predicted class"),
         Column("share", "share of the class"),
     )
     rows = [
-        [_text(label), _text(names[i]), _text(names[j]), _share(share)]
+        [text_cell(label), text_cell(names[i]), text_cell(names[j]), _share(share)]
         for label, own in counts.items()
         for i, j, share in own.mix_ups(3)
     ]
@@ -283,12 +276,12 @@ def mix_ups_table(counts: Mapping[str, ClassCounts], names: Sequence[str]) -> Ta
 def calibration_table(found: Mapping[str, Reliability]) -> Table:
     """The calibration error and the mean overconfidence of each group."""
     columns = (
-        Column("attention", "attention", is_number=False),
+        text_column("attention", "attention"),
         Column("calibration_error", "expected calibration error"),
         Column("sureness", "confidence minus accuracy, points"),
     )
     rows = [
-        [_text(label), _share(own.error), Cell(points(own.sureness), own.sureness)]
+        [text_cell(label), _share(own.error), Cell(points(own.sureness), own.sureness)]
         for label, own in found.items()
     ]
     return Table("calibration", "Calibration", columns, rows)
@@ -297,8 +290,8 @@ def calibration_table(found: Mapping[str, Reliability]) -> Table:
 def left_out_table(gaps: Sequence[LeftOut]) -> Table:
     """Runs and files that are not in the report, with the reasons."""
     columns = (
-        Column("what", "left out", is_number=False),
-        Column("reason", "why", is_number=False),
+        text_column("what", "left out"),
+        text_column("reason", "why"),
     )
-    rows = [[_text(gap.what), _text(gap.reason)] for gap in gaps]
+    rows = [[text_cell(gap.what), text_cell(gap.reason)] for gap in gaps]
     return Table("left_out", "Left out", columns, rows)

@@ -11,6 +11,7 @@ from saccade.results import MAX_PAIRED, Claim
 __all__ = [
     "GLUE",
     "count",
+    "duration",
     "headline",
     "interval",
     "listed",
@@ -55,6 +56,13 @@ def p_text(p: float, *, bare: bool = False) -> str:
 def count(number: int, noun: str) -> str:
     """A number with its noun in the singular or plural."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def spelled(number: int) -> str:

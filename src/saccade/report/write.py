@@ -71,11 +71,7 @@ def write_report(
 
 
 def render_report(folder: str | Path) -> str:
-    """The page of `write_report` as text; no file is written.
-
-    Args:
-        folder: As in `write_report`.
-    """
+    """The page of `write_report` as text; no file is written."""
     evidence = collect(Path(folder))
     return as_html(replace(compose(evidence, find(evidence)), has_figure_files=False))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from saccade.runs.checkpoints import Checkpoint
-from saccade.runs.descriptions import SPLIT
 from saccade.runs.folder import MENDABLE, NO_MANIFEST, PREDICTIONS, RunFolder, find_runs
+from saccade.runs.manifest import SPLIT
 from saccade.runs.nouns import noun_of, speed_unit
 from saccade.runs.overlap import TOGETHER, trained_together
 from saccade.runs.predictions import Predictions, read_predictions

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from saccade.errors import ConfigError, reading_error, shorten
-from saccade.io import RECORD_LIMITS, Limits, open_regular, parse_json, read_text, sha256_file
-
-__all__ = ["MAX_COPIED", "METRICS", "Checkpoint", "parse_rows"]
+from saccade.io import RECORD_LIMITS, Limits, open_regular, parse_json, read_text, sha256_file, sync
 
 MANIFEST = "manifest.json"
 METRICS = "metrics.jsonl"
+TRASH = ".trash-"  # the start of the name of a checkpoint that is being deleted
 MAX_COPIED = 16 << 20
 """Largest `metrics.jsonl` in bytes that is copied into a checkpoint."""
 ROW = Limits(size=1 << 20, depth=8, items=10_000)
@@ -72,6 +72,14 @@ class Checkpoint:
         files = [self.path / f"{name}.safetensors" for name in names]
         return next((file for file in files if file.exists()), files[-1])
 
+    def discard(self) -> None:
+        """Delete the checkpoint. It is renamed first, so a kill leaves no partial checkpoint."""
+        if self.path.exists():
+            trash = self.path.with_name(f"{TRASH}{self.path.name}")
+            shutil.rmtree(trash, ignore_errors=True)
+            self.path.rename(trash)
+            shutil.rmtree(trash, ignore_errors=True)
+
 
 def parse_rows(text: str) -> list[dict[str, Any]]:
     """Parse the rows of a `metrics.jsonl` before the first invalid one."""
@@ -85,3 +93,13 @@ def parse_rows(text: str) -> list[dict[str, Any]]:
             break
         rows.append(row)
     return rows
+
+
+def copy_metrics(run: Path, checkpoint: Path) -> None:
+    """Sync the `metrics.jsonl` of a run and copy it into the folder of a checkpoint."""
+    path = run / METRICS
+    if path.exists():
+        sync(path)
+        sync(run)
+        if path.stat().st_size <= MAX_COPIED:
+            shutil.copyfile(path, checkpoint / METRICS)

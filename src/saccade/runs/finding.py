@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["no_run_reason", "run_paths"]
-
 _RUNS_BELOW = (
     "*/config.yaml",
     "runs/*/seed-*/config.yaml",

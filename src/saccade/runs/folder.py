@@ -5,7 +5,7 @@
     split.json.gz       the images of the training, validation and test split, with their hashes
     environment.json    versions, hardware, git revision, seed and id of the run
     initial.json        the initial weights, if the run started from given ones
-    metrics.jsonl       one JSON object a line, of kind "step", "epoch" or "test"
+    metrics.jsonl       one JSON object per line, of kind "step", "epoch" or "test"
     status.json         state of the run: "running", "finished", "failed", "preempted", "stopped" or
                         "interrupted" (in a study: to be tried again)
     predictions.npz     target, predicted class and confidence of all test images, in order
@@ -15,7 +15,7 @@
 
 Reading does not import torch. `status.json` is the last file that a run writes. Files are verified
 when they are read: those of a finished run against its manifest, those of another run against its
-newest checkpoint (`descriptions.py`). Each checkpoint has its own manifest.
+newest checkpoint (`manifest.py`). Each checkpoint has its own manifest.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from saccade.errors import ConfigError, DamagedRunError, RunLockedError, TakenOv
 from saccade.io import (
     CONFIG_LIMITS,
     MAX_BYTES,
+    RECORD_LIMITS,
     append_text,
     check_writable,
     locked,
@@ -49,19 +50,32 @@ from saccade.io import (
     write_file,
     write_json,
 )
-from saccade.runs.checkpoints import MAX_COPIED, METRICS, Checkpoint, parse_rows
-from saccade.runs.descriptions import DESCRIPTIONS, RUN, SPLIT, Descriptions, describe
+from saccade.runs.checkpoints import (
+    METRICS,
+    TRASH,
+    Checkpoint,
+    copy_metrics,
+    parse_rows,
+)
 from saccade.runs.finding import no_run_reason, run_paths
-from saccade.runs.manifest import MANIFEST, Manifest, contradiction, write_manifest
+from saccade.runs.manifest import (
+    DESCRIPTIONS,
+    MANIFEST,
+    RUN,
+    SPLIT,
+    Descriptions,
+    Manifest,
+    contradiction,
+    describe,
+    write_manifest,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["MENDABLE", "NO_MANIFEST", "PREDICTIONS", "Checkpoint", "RunFolder", "find_runs"]
-
 PREDICTIONS = "predictions.npz"
 _MAX_SPLIT_BYTES = 1 << 30
-_ASIDE, _TRASH, _LOCK, _OWNER = ".writing-", ".trash-", ".lock", ".owner"
+_ASIDE, _LOCK, _OWNER = ".writing-", ".lock", ".owner"
 MAX_METRICS = 1 << 30
 MENDABLE = {METRICS, PREDICTIONS, "summary.json"}
 """Files that a resumed run can write again from its last checkpoint."""
@@ -163,10 +177,8 @@ class RunFolder:
 
         Each array has one entry per image, in data set order. Empty if the run has none.
         """
-        path = self.path / PREDICTIONS
-        content = read_bytes(path, limit=MAX_BYTES) if path.exists() else None
-        self._hold(path.name, content)
-        return parse_arrays(content, path) if content is not None else {}
+        content = self._read(PREDICTIONS, MAX_BYTES)
+        return parse_arrays(content, self.path / PREDICTIONS) if content is not None else {}
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
         """The rows of `metrics.jsonl` before the first incomplete line.
@@ -195,10 +207,7 @@ class RunFolder:
 
     def split(self) -> bytes:
         """The compressed record of the run's split; empty if the run has none."""
-        path = self.path / SPLIT
-        content = read_bytes(path, limit=_MAX_SPLIT_BYTES) if path.exists() else None
-        self._hold(SPLIT, content)
-        return content or b""
+        return self._read(SPLIT, _MAX_SPLIT_BYTES) or b""
 
     def write_split(self, content: bytes) -> None:
         """Write `split.json.gz` atomically."""
@@ -311,7 +320,7 @@ class RunFolder:
         return name in (held.sha256 if (held := self._descriptions()) else {})
 
     def _descriptions(self) -> Descriptions | None:
-        """What the newest checkpoint of an unfinished run holds its description to."""
+        """The description of an unfinished run in its newest checkpoint."""
         if self.is_finished() or not self.exists():
             return None
         found = (Descriptions.read(c.path, self._known_id()) for c in reversed(self.checkpoints()))
@@ -374,7 +383,7 @@ class RunFolder:
         aside.mkdir(parents=True)
         try:
             yield aside
-            self._copy_metrics(aside)
+            copy_metrics(self.path, aside)
             self._described = self._described or describe(self.path)
             write_json(aside / RUN, self._described)
             hashes = {file.name: sha256_file(file) for file in sorted(aside.iterdir())}
@@ -387,7 +396,7 @@ class RunFolder:
             shutil.rmtree(aside, ignore_errors=True)
             raise
         final = aside.with_name(f"step-{step:08d}")
-        self._discard(final)
+        Checkpoint(step, final).discard()
         aside.rename(final)
         sync(final.parent)
 
@@ -395,7 +404,7 @@ class RunFolder:
         """Delete all but the newest `keep` checkpoints."""
         self.check_owner()
         for checkpoint in self.checkpoints()[:-keep]:
-            self._discard(checkpoint.path)
+            checkpoint.discard()
 
     def clear_leftovers(self, newest: int) -> None:
         """Delete unfinished folders of killed processes, and rename checkpoints after `newest`."""
@@ -405,7 +414,7 @@ class RunFolder:
                 damaged = folder / f"damaged-{checkpoint.path.name}"
                 shutil.rmtree(damaged, ignore_errors=True)
                 checkpoint.path.rename(damaged)
-        for leftover in [*folder.glob(f"{_ASIDE}*"), *folder.glob(f"{_TRASH}*")]:
+        for leftover in [*folder.glob(f"{_ASIDE}*"), *folder.glob(f"{TRASH}*")]:
             shutil.rmtree(leftover, ignore_errors=True)
 
     @contextmanager
@@ -466,28 +475,16 @@ class RunFolder:
     def _write_config(self, config: Config) -> None:
         write_file(self.path / "config.yaml", dump_config(config))
 
-    def _copy_metrics(self, folder: Path) -> None:
-        """Sync `metrics.jsonl` and copy it into the folder of a checkpoint."""
-        path = self.path / METRICS
-        if path.exists():
-            sync(path)
-            sync(self.path)
-            if path.stat().st_size <= MAX_COPIED:
-                shutil.copyfile(path, folder / METRICS)
-
-    def _discard(self, path: Path) -> None:
-        """Delete a checkpoint. It is renamed first, so a kill leaves no partial checkpoint."""
-        if path.exists():
-            trash = path.with_name(f"{_TRASH}{path.name}")
-            shutil.rmtree(trash, ignore_errors=True)
-            path.rename(trash)
-            shutil.rmtree(trash, ignore_errors=True)
-
     def _read_json(self, name: str) -> dict[str, Any]:
+        content = self._read(name)
+        return parse_json_object(content, self.path / name) if content is not None else {}
+
+    def _read(self, name: str, limit: int = RECORD_LIMITS.size) -> bytes | None:
+        """Read a file and check its hash, if known; None if the file is missing."""
         path = self.path / name
-        content = read_bytes(path) if path.exists() else None
+        content = read_bytes(path, limit=limit) if path.exists() else None
         self._hold(name, content)
-        return parse_json_object(content, path) if content is not None else {}
+        return content
 
 
 def find_runs(folder: str | Path) -> list[RunFolder]:

@@ -10,8 +10,6 @@ from typing import Any
 from saccade.errors import ConfigError
 from saccade.runs.folder import RunFolder
 
-__all__ = ["TOGETHER", "trained_together"]
-
 TOGETHER = "runs trained at the same time: on one device they slowed each other down"
 
 Span = tuple[float, float]

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from saccade.errors import ConfigError
 from saccade.runs.folder import RunFolder
 
-__all__ = ["Predictions", "read_predictions"]
-
 
 @dataclass(frozen=True)
 class Predictions:

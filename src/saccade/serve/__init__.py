@@ -9,8 +9,8 @@ from saccade.lazy import lazy_names
 
 if TYPE_CHECKING:
     from saccade.serve.app import create_app
-    from saccade.serve.settings import Settings
+    from saccade.serve.guard import Settings
 else:
-    __getattr__, __dir__ = lazy_names(__name__, {"app": ("create_app",), "settings": ("Settings",)})
+    __getattr__, __dir__ = lazy_names(__name__, {"app": ("create_app",), "guard": ("Settings",)})
 
 __all__ = ["Settings", "create_app"]

@@ -25,10 +25,9 @@ from saccade.serve.schemas import (
     WalkOut,
     image_body,
 )
-from saccade.serve.series import Order
 from saccade.serve.served import ServedModel
 from saccade.serve.state import DEFAULT_ATTENTIONS, State, picture_json
-from saccade.serve.swaps import MAX_TEMPERATURE, MIN_TEMPERATURE, Swap
+from saccade.serve.swaps import MAX_TEMPERATURE, MIN_TEMPERATURE, Order, Swap
 from saccade.serve.walk import walk
 
 __all__ = ["make_api"]

@@ -15,12 +15,10 @@ from starlette.exceptions import HTTPException
 
 from saccade.errors import SaccadeError, UnknownNameError
 from saccade.serve.api import make_api
-from saccade.serve.batching import BusyError, Compute, TookTooLongError
-from saccade.serve.guard import REPORT_POLICY, Guard
-from saccade.serve.metrics import Metrics
+from saccade.serve.batching import BusyError, Compute, Metrics, TookTooLongError
+from saccade.serve.guard import REPORT_POLICY, Guard, Settings
 from saccade.serve.pictures import PictureError, PictureStore
 from saccade.serve.served import ServedModel
-from saccade.serve.settings import Settings
 from saccade.serve.state import SlowBodyError, State
 from saccade.version import __version__
 
@@ -52,14 +50,11 @@ def create_app(
         reports: Name and HTML page of each study.
     """
     settings = settings or Settings()
-    metrics = Metrics()
     compute = Compute(
         max_queue=settings.max_queue,
         max_batch=settings.max_batch,
         timeout_s=settings.timeout_s,
-        observer=metrics,
     )
-    metrics.waiting = lambda: compute.waiting
     by_id = {model.id: model for model in models}
     state = State(settings, by_id, PictureStore(settings), compute, reports)
 
@@ -81,10 +76,10 @@ def create_app(
     app.state.compute, app.state.settings = compute, settings
     app.include_router(make_api(state))
     _add_page(app)
-    _add_watching(app, metrics)
+    _add_watching(app, compute.metrics)
     _add_reports(app, reports)
     _add_errors(app)
-    app.add_middleware(Guard, settings=settings, metrics=metrics)
+    app.add_middleware(Guard, settings=settings, metrics=compute.metrics)
     return app
 
 

@@ -1,4 +1,4 @@
-"""One thread that computes, and the bounded queue in front of it.
+"""One thread that computes, the bounded queue in front of it, and counters of the server.
 
 Requests of one kind that wait at the same time are computed in one batch: while a batch runs, the
 next one gathers. No request waits for others to arrive. A full queue refuses at once, so that a
@@ -8,14 +8,16 @@ client can try again later instead of waiting without end.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-__all__ = ["BusyError", "Compute", "Observer", "TookTooLongError"]
+__all__ = ["BusyError", "Compute", "Metrics", "TookTooLongError"]
 
 T = TypeVar("T")
 RunBatch = Callable[[Sequence[Any]], Sequence[Any]]
@@ -27,13 +29,6 @@ class BusyError(Exception):
 
 class TookTooLongError(Exception):
     """The result was not ready in time."""
-
-
-class Observer(Protocol):
-    """What is told about every batch."""
-
-    def batch_done(self, size: int, seconds: float) -> None:
-        """A batch of `size` requests took `seconds`."""
 
 
 @dataclass
@@ -51,20 +46,11 @@ class _Job:
 
 
 class Compute:
-    """Runs functions one at a time in a thread of its own.
+    """Runs functions one at a time in a thread of its own."""
 
-    Args:
-        max_queue: Requests that may wait.
-        max_batch: Requests in one batch.
-        timeout_s: Seconds that a request waits for its result.
-        observer: Told about every batch.
-    """
-
-    def __init__(
-        self, *, max_queue: int, max_batch: int, timeout_s: float, observer: Observer | None = None
-    ) -> None:
+    def __init__(self, *, max_queue: int, max_batch: int, timeout_s: float) -> None:
         self.max_queue, self.max_batch, self.timeout_s = max_queue, max_batch, timeout_s
-        self._observer = observer
+        self.metrics = Metrics(waiting=lambda: len(self._jobs))
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._is_closing = True
@@ -78,11 +64,6 @@ class Compute:
         self._is_closing = False
         self._thread = threading.Thread(target=self._work, name="saccade-compute", daemon=True)
         self._thread.start()
-
-    @property
-    def waiting(self) -> int:
-        """Number of requests in the queue."""
-        return len(self._jobs)
 
     async def batched(self, key: Hashable, item: Any, run: RunBatch) -> Any:
         """The result for one item of a batch; `run` gets the items of equal keys in a list."""
@@ -121,8 +102,7 @@ class Compute:
                 results = batch[0].run([job.item for job in batch])
             except BaseException as error:  # the request gets it, whatever it is
                 results = error
-            if self._observer is not None:
-                self._observer.batch_done(len(batch), time.perf_counter() - start)
+            self.metrics.batch_done(len(batch), time.perf_counter() - start)
             _deliver(batch, results)
 
     def _next_batch(self) -> list[_Job]:
@@ -167,3 +147,85 @@ def _deliver(batch: Sequence[_Job], results: Sequence[Any] | BaseException) -> N
     loop = batch[0].loop
     if not loop.is_closed():
         loop.call_soon_threadsafe(settle)
+
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Histogram:
+    """Counts of values up to each bound."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def lines(self, name: str) -> Iterator[str]:
+        """The cumulative buckets, sum and count."""
+        seen = 0
+        for bound, count in zip(self.bounds, self.counts, strict=False):
+            seen += count
+            yield f'{name}_bucket{{le="{bound:g}"}} {seen}'
+        yield f'{name}_bucket{{le="+Inf"}} {sum(self.counts)}'
+        yield f"{name}_sum {self.total:.6f}"
+        yield f"{name}_count {sum(self.counts)}"
+
+
+class Metrics:
+    """What the server counts."""
+
+    def __init__(self, waiting: Callable[[], int]) -> None:
+        self.waiting = waiting
+        self.requests: Counter[tuple[str, str, int]] = Counter()
+        self.seconds = Histogram(SECONDS)
+        self.batches = Histogram(BATCH_SIZES)
+        self.batch_seconds = Histogram(SECONDS)
+
+    def request_done(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request by its route, which is a pattern and never a path that a client chose."""
+        self.requests[method, route, status] += 1
+        self.seconds.add(seconds)
+
+    def batch_done(self, size: int, seconds: float) -> None:
+        """Count a batch."""
+        self.batches.add(size)
+        self.batch_seconds.add(seconds)
+
+    def text(self) -> str:
+        """All counters."""
+        return "\n".join(self._lines()) + "\n"
+
+    def _lines(self) -> Iterator[str]:
+        yield "# HELP saccade_requests_total Requests by method, route and status."
+        yield "# TYPE saccade_requests_total counter"
+        for (method, route, status), count in sorted(self.requests.items()):
+            labels = f'method="{method}",route="{route}",status="{status}"'
+            yield f"saccade_requests_total{{{labels}}} {count}"
+        for name, text, histogram in (
+            ("saccade_request_seconds", "Seconds from request to answer.", self.seconds),
+            ("saccade_batch_size", "Requests computed together.", self.batches),
+            ("saccade_batch_seconds", "Seconds that a batch was computed.", self.batch_seconds),
+        ):
+            yield f"# HELP {name} {text}"
+            yield f"# TYPE {name} histogram"
+            yield from histogram.lines(name)
+        yield "# HELP saccade_queue_length Requests that wait for the model."
+        yield "# TYPE saccade_queue_length gauge"
+        yield f"saccade_queue_length {self.waiting()}"
+        yield "# HELP process_resident_memory_bytes Resident memory."
+        yield "# TYPE process_resident_memory_bytes gauge"
+        yield f"process_resident_memory_bytes {_resident_bytes()}"
+
+
+def _resident_bytes() -> int:
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:  # not Linux
+        return 0

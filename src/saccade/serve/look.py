@@ -51,12 +51,9 @@ class Panel:
     """What one attention makes of the picture.
 
     Attributes:
-        swap: The attention.
-        probabilities: (K,) of the classes.
         lens: (L + 1, K), the probabilities if the model ended after each layer; the first row is
             before the first block.
         queries: The tokens whose rows are in `weights`.
-        weights: (Q, N), attention weights of the layer and head.
         reading: (N,), the weights of the pooled features: the row of the class token, or the mean
             row of the pooled tokens.
         rollout: (N,), the attention of all layers, multiplied.

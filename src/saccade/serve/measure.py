@@ -14,8 +14,8 @@ import torch
 from pydantic import BeforeValidator
 
 from saccade.bench.attention import make_call, prepare
-from saccade.bench.clock import time_calls
-from saccade.bench.results import Timing, crossover
+from saccade.bench.clock import Timing, time_calls
+from saccade.bench.results import crossover
 from saccade.bench.shapes import Shape
 
 __all__ = ["FORMS", "HEADS", "MAX_TOKENS", "HeadDim", "Times", "crossings", "next_points"]

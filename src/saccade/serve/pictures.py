@@ -14,7 +14,7 @@ from torch import Tensor
 
 from saccade.data import DatasetInfo
 from saccade.data.images import BadImageError, opened_bytes
-from saccade.serve.settings import Settings
+from saccade.serve.guard import Settings
 from saccade.train.image_inputs import decode_pixels, normalize
 
 __all__ = [
@@ -34,11 +34,7 @@ ID_CHARS = 16
 
 
 class PictureError(ValueError):
-    """A picture that is refused.
-
-    Attributes:
-        status: The HTTP status of the answer.
-    """
+    """A picture that is refused."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -51,10 +47,6 @@ class Picture:
 
     Attributes:
         id: Start of the SHA-256 of the content.
-        content: The file as it was sent.
-        width: Pixels, from the header.
-        height: Pixels, from the header.
-        format: One of `ACCEPTED`.
     """
 
     id: str
@@ -128,9 +120,6 @@ class PictureStore:
     """The latest pictures, so that a slider need not send its picture again.
 
     Samples are kept for as long as the server runs; of other pictures the oldest are dropped.
-
-    Args:
-        settings: The limits.
     """
 
     def __init__(self, settings: Settings) -> None:

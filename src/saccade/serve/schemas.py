@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from saccade.serve.series import Order
+from saccade.serve.swaps import Order
 
 __all__ = [
     "AttentionOut",

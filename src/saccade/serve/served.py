@@ -42,10 +42,7 @@ class ServedModel:
 
     Attributes:
         id: Its name in URLs, made from the name of its folder.
-        predictor: The model with its classes.
-        swaps: The model with other attentions.
         accuracy: Test accuracy, if the run measured it.
-        samples: Pictures to start with.
     """
 
     id: str

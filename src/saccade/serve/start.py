@@ -17,7 +17,7 @@ from saccade.runs import RunFolder
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from saccade.serve.settings import Settings
+    from saccade.serve.guard import Settings
 
 __all__ = ["address", "bind", "default_model", "render_reports", "run"]
 

@@ -15,6 +15,7 @@ from saccade.layers.attentions import ATTENTIONS
 from saccade.layers.cores import TaylorCore
 from saccade.report.style import series_tone
 from saccade.serve.batching import Compute
+from saccade.serve.guard import Settings
 from saccade.serve.look import Focus, look
 from saccade.serve.pictures import (
     Picture,
@@ -25,7 +26,6 @@ from saccade.serve.pictures import (
     too_many_bytes,
 )
 from saccade.serve.served import ServedModel
-from saccade.serve.settings import Settings
 from saccade.serve.swaps import Swap
 from saccade.version import __version__
 
@@ -45,11 +45,7 @@ class State:
     """Everything that a request can reach.
 
     Attributes:
-        settings: The limits.
         models: The models by id, in the order of the command line.
-        pictures: The pictures in memory.
-        compute: The queue.
-        reports: Name and page of each study.
     """
 
     settings: Settings

@@ -5,21 +5,33 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, UnknownNameError
 from saccade.layers.attention import MultiHeadAttention
 from saccade.layers.attentions import ATTENTIONS
-from saccade.layers.cores import TaylorCore
+from saccade.layers.cores import AttentionCore, TaylorCore
 from saccade.layers.taylorshift import TaylorShiftCore
 from saccade.models import VisionTransformer
 from saccade.models.config import ViTConfig, override
-from saccade.serve.series import Order, SeriesCore
+from saccade.ops.arguments import select_queries
+from saccade.ops.softmax import softmax_attention, softmax_weights
+from saccade.ops.taylor import taylor_attention, taylor_weights, unit_rows
+from saccade.ops.taylor.reference import taylor_weights_reference
 
-__all__ = ["MAX_TEMPERATURE", "MIN_TEMPERATURE", "Swap", "Swaps", "swapped"]
+__all__ = [
+    "MAX_TEMPERATURE",
+    "MIN_TEMPERATURE",
+    "ORDERS",
+    "Order",
+    "SeriesCore",
+    "Swap",
+    "Swaps",
+    "swapped",
+]
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.1, 10.0
 FEATURE_SEED = 0
@@ -31,7 +43,6 @@ class Swap:
     """What is changed in a model.
 
     Attributes:
-        attention: Name of the attention.
         temperature: The scores are divided by it.
         order: Order of the Taylor series, for attentions that are one; None leaves the attention
             as it is registered.
@@ -112,12 +123,7 @@ def _set_temperature(attn: MultiHeadAttention, temperature: float) -> None:
 
 
 class Swaps:
-    """The latest swaps of one model.
-
-    Args:
-        model: The model, in evaluation mode.
-        most: How many are kept.
-    """
+    """The latest swaps of one model."""
 
     def __init__(self, model: VisionTransformer, most: int = 24) -> None:
         self.model, self._most = model, most
@@ -133,3 +139,69 @@ class Swaps:
         while len(self._latest) > self._most:
             self._latest.popitem(last=False)
         return self._latest[swap]
+
+
+Order = Literal["0", "1", "2", "exact"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+COEFFICIENTS = {"0": (0.0, 0.0, 1.0), "1": (0.0, 1.0, 1.0), "2": (0.5, 1.0, 1.0)}
+"""(a, b, c) of c + b s + a s^2."""
+
+
+class SeriesCore(AttentionCore):
+    """A Taylor core with another order of its series."""
+
+    def __init__(self, core: TaylorCore, order: Order) -> None:
+        if order not in ORDERS:
+            raise UnknownNameError("order", order, ORDERS)
+        super().__init__(core.num_heads, core.head_dim)
+        self.core, self.order = core, order
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, key_mask: Tensor | None) -> Tensor:
+        """Weights of the chosen order times v."""
+        q, k, scale = self._scored(q, k)
+        if self.order == "exact":
+            return softmax_attention(q, k, v, scale=scale, key_mask=key_mask)
+        if self.order == "2":
+            return taylor_attention(q, k, v, scale=scale, key_mask=key_mask)
+        return self._low_order(q, k, scale, key_mask) @ v
+
+    def attention_weights(
+        self,
+        q: Tensor,
+        k: Tensor,
+        *,
+        queries: Tensor | slice | None = None,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Rows of the chosen order; with order 1 some weights may be negative."""
+        q, k, scale = self._scored(q, k)
+        if self.order == "exact":
+            return softmax_weights(q, k, scale=scale, key_mask=key_mask, queries=queries)
+        if self.order == "2":
+            return taylor_weights(q, k, scale=scale, key_mask=key_mask, queries=queries)
+        return self._low_order(select_queries(q, queries), k, scale, key_mask)
+
+    def _low_order(self, q: Tensor, k: Tensor, scale: float, key_mask: Tensor | None) -> Tensor:
+        coefficients = COEFFICIENTS[self.order]
+        return taylor_weights_reference(
+            q, k, scale=scale, coefficients=coefficients, key_mask=key_mask
+        )
+
+    def _scored(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, float]:
+        """q, k and the scale whose product are the scores of the core."""
+        core, scale = self.core, self.head_dim**-0.5
+        if not isinstance(core, TaylorShiftCore):
+            return q, k, scale
+        if core.normalize_input:
+            assert core.temperature is not None
+            return *unit_rows(q, k, core.temperature.flatten()), 1.0
+        factor = self.num_heads**-0.5 if core.temperature is None else core.temperature
+        return q * factor, k, scale
+
+    def finish(self, out: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor:
+        """The output scaling of the core."""
+        return self.core.finish(out, k, key_mask)
+
+    def flops(self, num_tokens: int) -> int:
+        """4 N^2 D per head."""
+        return 4 * self.num_heads * num_tokens**2 * self.head_dim

@@ -9,12 +9,7 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
-        {
-            "comparison": (
-                "compare",
-                "make_plan",
-            ),
-        },
+        {"comparison": ("compare", "make_plan")},
     )
 
 __all__ = ["compare", "make_plan"]

@@ -30,7 +30,7 @@ from saccade.errors import (
 )
 from saccade.io import read_json_object, write_json
 
-__all__ = ["MAX_ATTEMPTS", "WORKER_ID", "Attempt", "Attempts", "one_line", "reason_of", "worker_id"]
+__all__ = ["MAX_ATTEMPTS", "WORKER_ID", "Attempt", "Attempts", "one_line", "reason_of"]
 
 MAX_ATTEMPTS = 3
 """Consecutive attempts that may fail at the same step for external reasons before giving up."""
@@ -56,7 +56,7 @@ class Attempt:
         started: Start time in seconds since the epoch.
         host: Host name of the machine.
         pid: Process id.
-        worker: Worker id, see `worker_id`.
+        worker: Worker id, unique over all machines.
         end: Outcome, or `under way`.
         reason: Reason for the outcome, in one line.
     """
@@ -82,11 +82,7 @@ class Attempt:
 
 
 class Attempts:
-    """The attempts of a study.
-
-    Args:
-        folder: Folder of the records; created when the first attempt begins.
-    """
+    """The attempts of a study."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -106,7 +102,8 @@ class Attempts:
             self.folder.mkdir(parents=True, exist_ok=True)
             number = max((old.number for old in self.of(name)), default=0) + 1
             path = self.folder / f"{name}.{number}.json"
-            attempt = Attempt(path, step, time.time(), platform.node(), os.getpid(), worker_id())
+            worker = os.environ.get(WORKER_ID, _own_id)
+            attempt = Attempt(path, step, time.time(), platform.node(), os.getpid(), worker)
             _write(attempt)
         except OSError as error:
             message = f"cannot write to {str(self.folder)!r}"
@@ -123,9 +120,7 @@ class Attempts:
             yield
         except (RunLockedError, TakenOver):
             with suppress(OSError):
-                attempt.path.unlink(
-                    missing_ok=True
-                )  # another process has the run: this does not count
+                attempt.path.unlink(missing_ok=True)  # another process has the run: not counted
             raise
         except BaseException as error:
             with suppress(OSError):
@@ -162,10 +157,6 @@ class Attempts:
         own = (a for a in found if a is not None and a.worker.startswith(worker))
         return sorted(own, key=lambda attempt: attempt.started)
 
-    def was_at_something(self, worker: str) -> bool:
-        """True if a worker has begun at least one attempt."""
-        return bool(self.made_by(worker))
-
     def note_death(self, worker: str, reason: str) -> str | None:
         """Record why a worker died. Return the name of the run it worked on, if any."""
         own = self.made_by(worker)
@@ -183,11 +174,6 @@ def reason_of(failures: Sequence[Attempt]) -> str:
     """The most recent known reason for failed attempts."""
     seen = (attempt.reason for attempt in reversed(failures) if attempt.reason != UNSEEN)
     return next(seen, UNSEEN)
-
-
-def worker_id() -> str:
-    """Worker id of this process."""
-    return os.environ.get(WORKER_ID, _own_id)
 
 
 def one_line(error: BaseException) -> str:

@@ -11,15 +11,29 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 from saccade.errors import ConfigError, RunLockedError, UnknownNameError, writing_error
 from saccade.io import locked
 from saccade.study.attempts import Attempts
 from saccade.study.workers import run_workers
 
-__all__ = ["LAUNCHERS", "Launcher", "Task", "choose_launcher", "local", "only_launcher"]
+__all__ = [
+    "LAUNCHERS",
+    "Launcher",
+    "Task",
+    "choose_launcher",
+    "local",
+    "only_launcher",
+    "parse_options",
+]
 
 LAUNCHERS = ("local", "slurm")
+
+DECIDED = {
+    "array", "chdir", "error", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "wrap",
+}  # fmt: skip
+"""Options of `sbatch` that saccade sets itself. A job is one process on one node."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +100,7 @@ def choose_launcher(name: str, options: Sequence[str] = ()) -> Launcher:
         options: Options of Slurm's `sbatch`, as `partition=gpu,time=02:00:00`.
 
     Raises:
-        ConfigError: The launcher or an option is unknown, or submitit is not installed.
+        ConfigError: The launcher or an option is unknown, or submitit or Slurm is not installed.
     """
     if name not in LAUNCHERS:
         raise UnknownNameError("launcher", name, LAUNCHERS)
@@ -96,9 +110,44 @@ def choose_launcher(name: str, options: Sequence[str] = ()) -> Launcher:
         return local
     if find_spec("submitit") is None:
         raise ConfigError("--launcher slurm needs submitit: pip install 'saccade[cluster]'")
-    from saccade.study.slurm import SlurmLauncher, parse_options
+    if which("sbatch") is None:
+        raise ConfigError("--launcher slurm needs Slurm: there is no sbatch here")
+    from saccade.study.slurm import SlurmLauncher
 
     return SlurmLauncher(parse_options(options))
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, str | bool]:
+    """Options of `sbatch` by name, from texts such as `partition=gpu,nodelist=n[1,2],exclusive`.
+
+    A part that contains no `=` and follows a value with an open bracket belongs to that value.
+
+    Raises:
+        ConfigError: An option has no name, or is set by saccade.
+    """
+    options: dict[str, str | bool] = {}
+    for text in texts:
+        parts: list[str] = []
+        for part in text.split(","):
+            if parts and parts[-1].count("[") > parts[-1].count("]"):
+                parts[-1] += f",{part}"
+            else:
+                parts.append(part)
+        for part in parts:
+            name, has_value, value = part.strip().partition("=")
+            name = name.strip().lstrip("-").replace("_", "-")
+            if not name:
+                raise ConfigError(
+                    f"--slurm must be options of sbatch, such as partition=gpu,time=02:00:00, "
+                    f"got {text!r}"
+                )
+            if name in DECIDED:
+                raise ConfigError(
+                    f"--slurm: {name} is set by saccade: a job is one process on one node, and "
+                    "--jobs limits how many run at a time"
+                )
+            options[name] = value.strip() if has_value else True
+    return options
 
 
 @contextmanager

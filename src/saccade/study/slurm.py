@@ -13,10 +13,9 @@ import io
 import os
 import signal
 import sys
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import redirect_stderr
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from saccade.errors import ConfigError, Preempted, TrainingError
@@ -26,6 +25,7 @@ from saccade.study.attempts import MAX_ATTEMPTS, WORKER_ID, Attempts
 from saccade.study.launchers import Task
 from saccade.study.slurm_queue import (
     ALIVE,
+    PATIENT,
     Job,
     find_jobs,
     how_to_cancel,
@@ -36,52 +36,15 @@ from saccade.study.slurm_queue import (
 )
 from saccade.study.workers import REPORTED, leave_worker, run_workers
 from saccade.train.progress import print_line
-from saccade.train.signals import Interrupted, stop_signals
+from saccade.train.signals import STOP_SIGNALS, Interrupted, stop_signals
 
-__all__ = ["SlurmLauncher", "parse_options"]
+__all__ = ["SlurmLauncher"]
 
 SIGNAL_DELAY_S = 120
 """Seconds before the time limit at which Slurm asks a job to save."""
 
 USUAL = {"None", "Priority", "Resources", "BeginTime", "JobArrayTaskLimit", "Cleaning"}
 """Reasons for which jobs wait until others have ended or a moment has come."""
-DECIDED = {
-    "array", "chdir", "error", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "wrap",
-}  # fmt: skip
-"""Options of `sbatch` that saccade sets itself. A job is one process on one node."""
-
-
-def parse_options(texts: Sequence[str]) -> dict[str, str | bool]:
-    """Options of `sbatch` by name, from texts such as `partition=gpu,nodelist=n[1,2],exclusive`.
-
-    A part that contains no `=` and follows a value with an open bracket belongs to that value.
-
-    Raises:
-        ConfigError: An option has no name, or is set by saccade.
-    """
-    options: dict[str, str | bool] = {}
-    for text in texts:
-        parts: list[str] = []
-        for part in text.split(","):
-            if parts and parts[-1].count("[") > parts[-1].count("]"):
-                parts[-1] += f",{part}"
-            else:
-                parts.append(part)
-        for part in parts:
-            name, has_value, value = part.strip().partition("=")
-            name = name.strip().lstrip("-").replace("_", "-")
-            if not name:
-                raise ConfigError(
-                    f"--slurm must be options of sbatch, such as partition=gpu,time=02:00:00, "
-                    f"got {text!r}"
-                )
-            if name in DECIDED:
-                raise ConfigError(
-                    f"--slurm: {name} is set by saccade: a job is one process on one node, and "
-                    "--jobs limits how many run at a time"
-                )
-            options[name] = value.strip() if has_value else True
-    return options
 
 
 @dataclass
@@ -107,12 +70,11 @@ class SlurmLauncher:
         with stop_signals() as stop:
             if missing := [unit for unit in task.units if unit not in jobs]:
                 jobs |= self._submit(task, missing)
-            while jobs and not stop.signal:
-                until = time.monotonic() + slurm_queue.POLL_S
-                while not stop.signal and time.monotonic() < until:
-                    time.sleep(0.05)
-                if not stop.signal:
-                    codes += self._look(task, jobs)
+            with suppress(KeyboardInterrupt):  # a second Ctrl-C
+                while jobs and not stop.signal:
+                    stop.wait(slurm_queue.POLL_S)
+                    if not stop.signal:
+                        codes += self._look(task, jobs)
         if jobs:
             raise _left_running(stop.signal, jobs.values())
         return codes
@@ -137,12 +99,12 @@ class SlurmLauncher:
                 },
             )
             work = [_Work(task.module, task.folder.resolve(), task.since, unit) for unit in units]
-            with redirect_stderr(io.StringIO()):  # submitit prints the error that it raises
+            with redirect_stderr(io.StringIO()), _uninterrupted():  # submitit prints what it raises
                 submitted = executor.map_array(_Work.run, work)
+                jobs = {unit: str(job.job_id) for unit, job in zip(units, submitted, strict=True)}
+                write_json(folder / "jobs.json", {**find_jobs(task.folder), **jobs})
         except (RuntimeError, submitit.core.utils.FailedJobError) as error:
             raise ConfigError(f"Slurm refused the jobs: {_first_line(error)}") from None
-        jobs = {unit: str(job.job_id) for unit, job in zip(units, submitted, strict=True)}
-        write_json(folder / "jobs.json", {**find_jobs(task.folder), **jobs})
         for unit, id_ in jobs.items():
             self._note_try(task, unit, Job(id_, "PENDING"))
         main = submitted[0].job_id.partition("_")[0]
@@ -158,7 +120,7 @@ class SlurmLauncher:
         codes, forgotten = [], []
         is_alive = any(queue[id_].state in ALIVE for id_ in jobs.values() if id_ in queue)
         for unit, id_ in [*jobs.items()]:
-            job = queue.get(id_, Job(id_, "UNKNOWN"))
+            job = queue.get(id_) or _forgotten(task, id_)
             if not job.has_ended:
                 continue
             task.attempts.note_death(job.worker, job.death())
@@ -170,7 +132,7 @@ class SlurmLauncher:
                     forgotten.append(unit)
                 continue
             del jobs[unit]
-            # A cancelled job has no exit code of its own: 143 would say that this command was.
+            # A canceled job has no exit code of its own: 143 would say that this command was.
             codes.append(-signal.SIGTERM if job.state == "CANCELLED" else job.code)
             if job.state != "COMPLETED":
                 print_line(f"{unit}: {job.death()}; its log is {log_of(task.folder, id_)}")
@@ -188,7 +150,7 @@ class SlurmLauncher:
         """True if a job that ended should be queued again.
 
         The attempts of the runs limit how often a job that began one is tried. Slurm also calls a
-        killed job cancelled. Only if no job is alive, the user has cancelled them all.
+        killed job canceled. Only if no job is alive, the user has canceled them all.
         """
         if job.state == "COMPLETED" or (job.state == "FAILED" and job.code in REPORTED):
             return False
@@ -255,8 +217,27 @@ def _queue_again(job: Job, attempts: Attempts) -> int:
         )
         return TrainingError.exit_code
     print_line(f"saved before the time limit; queueing job {job.id} again")
-    requeue(job.id)
-    return Preempted.exit_code
+    if requeue(job.id, tries=PATIENT):
+        return Preempted.exit_code
+    print_line(f"Slurm did not queue job {job.id} again; --resume goes on")
+    return 1  # with which a launcher that still watches queues the job again
+
+
+def _forgotten(task: Task, id_: str) -> Job:
+    """A job that Slurm no longer knows; it is complete if its last attempt is."""
+    job = Job(id_, "UNKNOWN")
+    last = task.attempts.made_by(job.worker)[-1:]
+    return replace(job, state="COMPLETED") if last and last[0].end == "finished" else job
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Keep Ctrl-C from `sbatch`, which would forget jobs that Slurm has accepted."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _why_waiting(jobs: Sequence[Job]) -> str:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NoReturn
 from uuid import uuid4
 
@@ -22,11 +23,16 @@ from saccade.data.bad_images import tell_once
 from saccade.errors import ConfigError, DataError, Preempted, TrainingError
 from saccade.runs import RunFolder
 from saccade.study.attempts import WORKER_ID, Attempts, one_line
-from saccade.study.idleness import IdleWatch, hang_limit_s
-from saccade.train.hangs import LIMIT_S, kill_if_hung
-from saccade.train.parent import end_with_parent
 from saccade.train.progress import print_line
-from saccade.train.signals import Interrupted, StopRequest, stop_signals
+from saccade.train.signals import (
+    LIMIT_S,
+    Interrupted,
+    StopRequest,
+    end_with_parent,
+    kill_if_hung,
+    stat_fields,
+    stop_signals,
+)
 
 __all__ = [
     "WORKER",
@@ -55,6 +61,52 @@ REPORTED = {
 """Exit codes of workers that printed an error. A replacement would fail in the same way."""
 
 
+HANG_LIMIT = "SACCADE_HANG_LIMIT_S"
+DEFAULT_HANG_LIMIT_S = 900.0
+BUSY_SHARE = 5e-4
+"""Minimum share of one CPU that counts as work. Idle monitoring threads use less than this."""
+
+
+@dataclass
+class _IdleWatch:
+    """Tracks how long a process has used almost no CPU time.
+
+    An endless loop uses CPU time and is not detected.
+    """
+
+    _used: float | None = None
+    _since: float = field(default_factory=time.monotonic)
+
+    def has_hung(self, pid: int, limit_s: float) -> bool:
+        """True if a process and its children have been idle for more than `limit_s` seconds.
+
+        Always False if the CPU time is unknown (no `/proc`) or the process is suspended (Ctrl-Z).
+        """
+        now, used = time.monotonic(), _cpu_seconds(pid)
+        if used is None or self._used is None or used - self._used > BUSY_SHARE * limit_s:
+            self._used, self._since = used, now
+        return now - self._since > limit_s
+
+
+def _cpu_seconds(pid: int) -> float | None:
+    """CPU seconds of a process and its children, including children that have ended."""
+    try:
+        fields = stat_fields(f"{pid}/stat")
+        if fields[0] in ("T", "t"):
+            return None
+        children = Path(f"/proc/{pid}/task/{pid}/children")
+        pids = children.read_text().split() if children.exists() else []
+        ticks = sum(int(number) for number in fields[11:15])
+        for child in pids:
+            try:
+                ticks += sum(int(number) for number in stat_fields(f"{child}/stat")[11:13])
+            except OSError:
+                continue
+    except (OSError, ValueError, IndexError):
+        return None
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 @dataclass
 class _Worker:
     """A worker process and its index."""
@@ -62,7 +114,7 @@ class _Worker:
     index: int
     id: str
     process: subprocess.Popen[bytes]
-    idle: IdleWatch = field(default_factory=IdleWatch)
+    idle: _IdleWatch = field(default_factory=_IdleWatch)
     killed_for: str = ""
 
     def kill(self, reason: str = "") -> None:
@@ -83,6 +135,18 @@ class _Worker:
         return f"its worker ended with exit code {code}"
 
 
+def _hang_limit_s() -> float:
+    """Seconds that a worker may be idle before it is killed; set by the environment variable."""
+    value = os.environ.get(HANG_LIMIT, "")
+    try:
+        limit = float(value) if value else DEFAULT_HANG_LIMIT_S
+    except ValueError:
+        limit = -1.0
+    if limit <= 0:
+        raise ConfigError(f"{HANG_LIMIT} must be a number of seconds above 0, got {value!r}")
+    return limit
+
+
 def run_workers(
     module: str,
     arguments: Sequence[str],
@@ -97,20 +161,13 @@ def run_workers(
     A stop signal is passed on as SIGTERM, and the workers save and exit. Workers that take longer
     than `STOP_S` are killed. A second Ctrl-C kills them at once.
 
-    Args:
-        module: Module that a worker runs.
-        arguments: Arguments of the module.
-        jobs: Number of workers.
-        attempts: Attempts of the study.
-        is_work_left: Returns True if a worker that died should be replaced.
-
     Returns:
         The exit codes in the order in which the workers ended; negative ones are signals.
 
     Raises:
         Preempted: A signal asked to stop and all workers have stopped.
     """
-    command, limit_s = [sys.executable, "-m", module, *arguments], hang_limit_s()
+    command, limit_s = [sys.executable, "-m", module, *arguments], _hang_limit_s()
     codes: list[int] = []
     with stop_signals() as stop:
         workers = [_start(command, index, jobs) for index in range(jobs)]
@@ -165,7 +222,7 @@ def _has_ended(worker: _Worker, limit_s: float) -> bool:
         return True
     if worker.idle.has_hung(worker.process.pid, limit_s):
         worker.kill(f"its worker was idle for {limit_s:.0f} s and was killed")
-        worker.idle = IdleWatch()
+        worker.idle = _IdleWatch()
     return False
 
 
@@ -178,7 +235,7 @@ def _is_to_replace(worker: _Worker, attempts: Attempts, stop: StopRequest) -> bo
     if run is not None:
         print_line(f"{run}: {worker.death()}")
         return True
-    return code != 0 and code not in REPORTED and attempts.was_at_something(worker.id)
+    return code != 0 and code not in REPORTED and bool(attempts.made_by(worker.id))
 
 
 def _stop(workers: Sequence[_Worker]) -> None:
@@ -220,7 +277,7 @@ def join_parent() -> None:
     Also restores `sys.argv` of the parent, so that runs record the user's command.
     """
     sys.argv = json.loads(os.environ[_COMMAND])
-    kill_if_hung(min(hang_limit_s(), LIMIT_S))
+    kill_if_hung(min(_hang_limit_s(), LIMIT_S))
     end_with_parent(int(os.environ[_PARENT]), signal.SIGKILL)
 
 

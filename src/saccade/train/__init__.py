@@ -12,14 +12,8 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "build": (
-                "build_model",
-                "load_model",
-            ),
-            "evaluation": (
-                "Evaluation",
-                "evaluate",
-            ),
+            "build": ("build_model", "load_model"),
+            "evaluation": ("Evaluation", "evaluate"),
             "run": ("train",),
         },
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +16,6 @@ from saccade.runs import RunFolder
 
 __all__ = [
     "build_model",
-    "describe_data",
     "load_model",
     "load_weights",
     "read_data_description",
@@ -48,7 +46,19 @@ SET_ELSEWHERE = {
 def build_model(config: Config, info: DatasetInfo) -> nn.Module:
     """The network of `config.model` for the classes and the inputs of a data set."""
     _check_model(config, info)
-    inputs = _sequence_arguments(info) if info.is_sequence else _image_arguments(info)
+    inputs: dict[str, Any] = {
+        "img_size": info.image_size,
+        "in_chans": info.channels,
+        "mean": info.mean,
+        "std": info.std,
+    }
+    if info.is_sequence:
+        inputs = {
+            "max_seq_len": info.max_length,
+            "input_dim": info.num_symbols,
+            "pad_symbol": info.pad_symbol,
+            "embedding": "token",
+        }
     arguments: dict[str, Any] = {
         **inputs,
         "class_names": info.class_names,
@@ -64,24 +74,6 @@ def build_model(config: Config, info: DatasetInfo) -> nn.Module:
         **arguments,
     )
     return model
-
-
-def _image_arguments(info: DatasetInfo) -> dict[str, Any]:
-    return {
-        "img_size": info.image_size,
-        "in_chans": info.channels,
-        "mean": info.mean,
-        "std": info.std,
-    }
-
-
-def _sequence_arguments(info: DatasetInfo) -> dict[str, Any]:
-    return {
-        "max_seq_len": info.max_length,
-        "input_dim": info.num_symbols,
-        "pad_symbol": info.pad_symbol,
-        "embedding": "token",
-    }
 
 
 def set_up_training(network: nn.Module, config: Config) -> None:
@@ -112,11 +104,6 @@ def _check_model(config: Config, info: DatasetInfo) -> None:
             raise ConfigError(
                 f"model.overrides must not contain {key!r}: it is set by {SET_ELSEWHERE[key]}"
             )
-
-
-def describe_data(info: DatasetInfo) -> dict[str, Any]:
-    """The description of a data set as JSON values, for `dataset.json`."""
-    return asdict(info)
 
 
 def read_data_description(run: RunFolder) -> DatasetInfo:

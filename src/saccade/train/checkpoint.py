@@ -1,4 +1,4 @@
-"""Checkpoint files: everything that a run needs to continue with the same results.
+"""Copies of the weights, and checkpoints: all that a run needs to continue with the same results.
 
     model.safetensors       live weights and buffers
     average.safetensors     their moving average, if the run keeps one
@@ -9,12 +9,15 @@
     trainer.json            position, loss scaler, states of Python's and NumPy's generators
 
 `saccade.runs` writes the folder atomically. Tensors have the names of the unwrapped model, so that
-a checkpoint fits any number of processes, sharded or not, compiled or not.
+a checkpoint fits any number of processes, sharded or not, compiled or not. The copies of a run, its
+moving average and the best weights so far, are on the model's device, and sharded if it is.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +33,83 @@ from saccade.io import read_json_object, write_json
 from saccade.models.weight_files import write_tensors
 from saccade.runs import RunFolder
 from saccade.train.distributed import Ranks, full, like
-from saccade.train.weights import Weights
 
-__all__ = ["Position", "TrainingState", "restore", "save"]
+__all__ = [
+    "MovingAverage",
+    "Position",
+    "TrainingState",
+    "Weights",
+    "restore",
+    "save",
+    "snapshot",
+    "swapped_in",
+]
+
+Weights = dict[str, Tensor]
+"""Tensors with the keys of the model's `state_dict`."""
+
+
+def snapshot(model: nn.Module) -> Weights:
+    """A copy of the model's current weights and buffers."""
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+@contextmanager
+def swapped_in(model: nn.Module, weights: Weights | None) -> Iterator[None]:
+    """Give the model other weights within a block; None changes nothing."""
+    if weights is None:
+        yield
+        return
+    own, live = model.state_dict(), snapshot(model)
+    _fill(own, weights)
+    try:
+        yield
+    finally:
+        _fill(own, live)
+
+
+class MovingAverage:
+    """The exponential moving average of the weights, buffers included.
+
+    A step keeps the fraction (1 + step) / (10 + step) of the old average, at most `decay`, so that
+    the random initial weights soon lose their influence.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.weights = snapshot(model)
+        live = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+        floating = [name for name, tensor in live.items() if tensor.is_floating_point()]
+        sharded = [name for name in floating if hasattr(live[name], "to_local")]
+        whole = [name for name in floating if name not in sharded]  # buffers are never sharded
+        self._pairs = [
+            ([self.weights[name] for name in names], [live[name] for name in names])
+            for names in (sharded, whole)
+            if names
+        ]
+        counts = [name for name in live if name not in floating]
+        self._counts = [self.weights[name] for name in counts]
+        self._live_counts = [live[name] for name in counts]
+
+    def share(self, step: int) -> float:
+        """Weight of the live weights in the update after optimizer step `step` (1 is the first)."""
+        return 1 - min(self.decay, (1 + step) / (10 + step))
+
+    @torch.no_grad()
+    def update(self, share: Tensor) -> None:
+        """Move the average toward the live weights by the fraction `share`, a scalar tensor."""
+        for averages, live in self._pairs:
+            ways = torch._foreach_sub(live, averages)
+            torch._foreach_mul_(ways, share)
+            torch._foreach_add_(averages, ways)
+        if self._counts:
+            torch._foreach_copy_(self._counts, self._live_counts)
+
+
+@torch.no_grad()
+def _fill(live: Weights, given: Weights) -> None:
+    for name, tensor in live.items():
+        tensor.copy_(like(given[name], tensor))
 
 
 @dataclass
@@ -124,9 +201,8 @@ def restore(folder: Path, state: TrainingState) -> None:
     if state.average is not None:
         _fill(state.average, load_file(folder / "average.safetensors"))
     if (folder / "best.safetensors").exists():
-        live = state.model.state_dict()
-        best = load_file(folder / "best.safetensors")
-        state.best = {name: like(tensor, live[name]) for name, tensor in best.items()}
+        state.best = snapshot(state.model)
+        _fill(state.best, load_file(folder / "best.safetensors"))
     _restore_optimizers(state, load_file(folder / "optimizer.safetensors"))
     state.scaler.load_state_dict(host["scaler"])
     _restore_generators(load_file(folder / "generators.safetensors"))
@@ -138,18 +214,6 @@ def restore(folder: Path, state: TrainingState) -> None:
 
 def _whole(tensors: dict[str, Tensor]) -> Weights:
     return {name: full(tensor) for name, tensor in tensors.items()}
-
-
-@torch.no_grad()
-def _fill(live: dict[str, Tensor], saved: Weights) -> None:
-    for name, tensor in live.items():
-        tensor.copy_(like(saved[name], tensor))
-
-
-def _parameters_by_index(optimizer: Optimizer) -> dict[int, Tensor]:
-    """Parameters by their number in the optimizer's `state_dict`."""
-    params = [p for group in optimizer.param_groups for p in group["params"]]
-    return dict(enumerate(params))
 
 
 def _optimizer_tensors(state: TrainingState) -> dict[str, Tensor]:
@@ -165,7 +229,8 @@ def _optimizer_tensors(state: TrainingState) -> dict[str, Tensor]:
 def _restore_optimizers(state: TrainingState, saved: Weights) -> None:
     params = dict(state.model.named_parameters())
     for number, optimizer in enumerate(state.optimizers):
-        index = {p: i for i, p in _parameters_by_index(optimizer).items()}
+        own = [p for group in optimizer.param_groups for p in group["params"]]
+        index = {p: i for i, p in enumerate(own)}
         slots: dict[int, dict[str, Any]] = {}
         for key, value in saved.items():
             owner, slot, name = key.split("/", 2)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from saccade.config import Config
 from saccade.data import Split, Splits
 from saccade.data.images import DEFAULT_IMAGE_SIZE, BadImageError
+from saccade.errors import is_out_of_memory
 from saccade.train.build import build_model
 from saccade.train.distributed import connect
-from saccade.train.memory import is_out_of_memory
 from saccade.train.step import PRECISIONS
 
 __all__ = ["describe_cost", "warn_of_default_size"]
@@ -32,12 +32,6 @@ def describe_cost(config: Config, splits: Splits, device: torch.device, world_si
 
     If `data.image_size` is not set, the line says so and names a size with fewer tokens. The step
     is taken by a separate model and leaves the random generators of the run unchanged.
-
-    Args:
-        config: The configuration of the run.
-        splits: Its data.
-        device: The device that it trains on.
-        world_size: Processes that share a batch.
     """
     if splits.train.images is not None or not len(splits.train):
         return ""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError
-from saccade.train.parent import end_with_parent
+from saccade.train.signals import end_with_parent
 
 __all__ = ["Ranks", "connect", "full", "like"]
 
@@ -161,8 +161,8 @@ def full(tensor: Tensor) -> Tensor:
 
 
 def like(whole: Tensor, target: Tensor) -> Tensor:
-    """An unsharded tensor moved to the device of `target`, and sharded like it."""
-    if not hasattr(target, "device_mesh"):
+    """The tensor on the device of `target`, and sharded like it unless it is sharded already."""
+    if not hasattr(target, "device_mesh") or hasattr(whole, "device_mesh"):
         return whole.to(target.device)
     from torch.distributed.tensor import DTensor, distribute_tensor
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from saccade.data import Loader
 from saccade.errors import TrainingError
 from saccade.train.distributed import Ranks
-from saccade.train.memory import batch_that_fits, too_many_images, translate_out_of_memory
+from saccade.train.failures import batch_that_fits, too_many_images, translate_out_of_memory
 
 __all__ = ["Evaluation", "evaluate", "evaluate_fitting"]
 

@@ -1,10 +1,17 @@
-"""How a run fails: errors become one-line messages, and `status.json` gets the reason."""
+"""How a run fails: errors become one-line messages, and `status.json` gets the reason.
+
+If memory runs out, the message says how many images would fit.
+"""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import torch
+from torch import nn
 
 from saccade.data.decoding import is_lost_worker
 from saccade.errors import (
@@ -16,14 +23,24 @@ from saccade.errors import (
     Stopped,
     TakenOver,
     TrainingError,
+    is_out_of_memory,
     writing_error,
 )
 from saccade.runs import RunFolder
 from saccade.train.distributed import Ranks
-from saccade.train.loop import Trainer
-from saccade.train.memory import batch_that_fits, too_many_images, translate_out_of_memory
 
-__all__ = ["before_training", "record_failures", "run_on_main", "translate_errors"]
+if TYPE_CHECKING:
+    from saccade.train.loop import Trainer
+
+__all__ = [
+    "batch_that_fits",
+    "before_training",
+    "record_failures",
+    "run_on_main",
+    "too_many_images",
+    "translate_errors",
+    "translate_out_of_memory",
+]
 
 T = TypeVar("T")
 
@@ -129,3 +146,73 @@ def _out_of_memory(trainer: Trainer) -> TrainingError:
         f"train.accumulation={pieces} to keep train.batch_size={train.batch_size}, or "
         f"train.batch_size={fits * ranks.world_size}",
     )
+
+
+def translate_out_of_memory(act: Callable[[], T], make_error: Callable[[], TrainingError]) -> T:
+    """Return `act()`; if it runs out of memory, raise `make_error()` instead."""
+    try:
+        return act()
+    except BaseException as error:
+        if not is_out_of_memory(error):
+            raise
+    # Outside the handler, because the traceback keeps the tensors alive.
+    raise make_error()
+
+
+def too_many_images(asked: str, fits: int, advice: str) -> TrainingError:
+    """The error of a batch that does not fit into memory.
+
+    Args:
+        asked: A clause that names the number of images and the device, such as "8 images at once do
+            not fit on cuda".
+        fits: The number of images that fit; 0 if not even one does.
+        advice: The setting that uses this number.
+    """
+    message = f"out of memory: {asked}"
+    if not fits:
+        return TrainingError(f"{message}, and neither does one; use a smaller model or image size")
+    return TrainingError(f"{message}, {fits} do: use {advice}")
+
+
+def batch_that_fits(
+    model: nn.Module,
+    shape: tuple[int, ...],
+    device: torch.device,
+    autocast: torch.dtype | None,
+    *,
+    backward: bool = True,
+) -> int:
+    """The largest batch size of size/2, size/4, ... that fits into memory; 0 if none does.
+
+    `shape` is that of the batch that did not fit: (B, C, H, W), or (B, N) for sequences.
+    """
+    size = shape[0] // 2
+    while size:
+        model.zero_grad(set_to_none=True)
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        with torch.set_grad_enabled(backward):
+            runs = _runs(model, (size, *shape[1:]), device, autocast)
+        if runs:
+            break
+        size //= 2
+    return size
+
+
+def _runs(
+    model: nn.Module, shape: tuple[int, ...], device: torch.device, autocast: torch.dtype | None
+) -> bool:
+    """True if one pass fits; a separate function, so that a failed graph is freed."""
+    try:
+        with torch.autocast(device.type, autocast, enabled=autocast is not None):
+            dtype = torch.int64 if len(shape) == 2 else torch.float32
+            logits = model(torch.zeros(shape, dtype=dtype, device=device))
+        loss = logits.float().logsumexp(1).sum()
+        if loss.requires_grad:
+            loss.backward()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return False
+    return True

@@ -42,10 +42,6 @@ class FiniteGuard:
 def first_bad_layer(model: nn.Module, backward: Callable[[], Any]) -> str | None:
     """Run a forward and backward pass; return where the first non-finite number appears.
 
-    Args:
-        model: The network, unwrapped and not compiled.
-        backward: Runs both passes on the step's batch.
-
     Returns:
         A phrase such as "output of blocks.3.attn", or None if all numbers are finite.
     """

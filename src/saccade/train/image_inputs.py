@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from saccade.data import DatasetInfo
+from saccade.data.folder_files import find_pictures
 from saccade.data.images import (
     MAX_FILE_BYTES,
     BadImageError,
@@ -19,7 +20,6 @@ from saccade.data.images import (
     square,
     to_tensor,
 )
-from saccade.data.pictures import find_pictures
 from saccade.errors import ConfigError, DataError
 
 __all__ = ["as_input", "decode_pixels", "normalize", "open_picture"]
@@ -29,12 +29,7 @@ LUMA = (0.299, 0.587, 0.114)
 
 
 def open_picture(name: str, info: DatasetInfo) -> Tensor:
-    """Read one image as the normalized float tensor (C, H, W) that a model takes.
-
-    Args:
-        name: A file, or `-` for the bytes on stdin.
-        info: The data set that the model was trained on.
-    """
+    """Read a file, or `-` for stdin, as the normalized float tensor (C, H, W) of a model."""
     size = max(info.image_size)
     pixels = _read_stdin(size) if name == "-" else read_image(Path(name), size)
     return normalize(_cropped(pixels, info), info)

@@ -11,9 +11,12 @@ from PIL import Image
 from torch import Tensor, nn
 
 from saccade.config import DataConfig
+from saccade.data import DatasetInfo, make_loader
 from saccade.data import Split as Part
-from saccade.data import make_loader
-from saccade.errors import ConfigError, UnknownNameError
+from saccade.data.images import printable, read_image
+from saccade.data.sequence_sets import gray_levels
+from saccade.data.text_folder import read_text_bytes
+from saccade.errors import ConfigError, DataError, UnknownNameError, near_matches, shorten
 from saccade.runs import RunFolder
 from saccade.train.build import load_weights
 from saccade.train.distributed import Ranks, connect
@@ -30,10 +33,16 @@ from saccade.train.saved_model import (
     other_data,
     unsure_below,
 )
-from saccade.train.sequence_inputs import as_sequence
 from saccade.train.step import PRECISIONS
 
-__all__ = ["Predictor", "data_to_evaluate", "evaluate_run", "load_part"]
+__all__ = [
+    "Predictor",
+    "as_sequence",
+    "data_to_evaluate",
+    "evaluate_run",
+    "load_part",
+    "open_sequence",
+]
 
 Split = Literal["train", "val", "test"]
 Which = Literal["best", "last"]
@@ -94,13 +103,7 @@ def evaluate_run(
 def data_to_evaluate(
     folder: RunFolder | str | Path, *, name: str | None = None, root: Path | None = None
 ) -> DataConfig | None:
-    """The `data` argument of `evaluate_run`; None for the run's own data at its own place.
-
-    Args:
-        folder: A run folder, or a folder of `save_pretrained`.
-        name: The name of another data set; its images are resized for the model.
-        root: The folder of the data.
-    """
+    """The `data` argument of `evaluate_run`; None for the run's own data at its own place."""
     if is_saved_model(folder):
         return data_of(cast(str | Path, folder), name=name, root=root)
     own = RunFolder.open(folder).config().data
@@ -141,7 +144,8 @@ class Predictor:
     def __init__(
         self, run: RunFolder | str | Path, *, weights: str | None = None, device: str = "auto"
     ) -> None:
-        self.device = connect(_device(device)).device
+        _check("device", device, DeviceChoice)
+        self.device = connect(cast(DeviceChoice, device)).device
         self.run: RunFolder | None = None
         self.weights: Literal["best", "last", "saved"] = "saved"
         self.unsure_below: float | None = None
@@ -155,7 +159,9 @@ class Predictor:
         else:
             self.run = RunFolder.open(run)
             self.path = self.run.path
-            model, self.info, file = load_weights(self.run, _which(weights))
+            if weights is not None:
+                _check("weights", weights, Which)
+            model, self.info, file = load_weights(self.run, cast(Which | None, weights))
             self.weights = "best" if file.stem == "best" else "last"
             self._config = self.run.config()
         self.model = model.to(self.device)
@@ -225,12 +231,55 @@ def _check(argument: str, value: str, choices: Any) -> None:
         raise UnknownNameError(argument, value, get_args(choices))
 
 
-def _which(weights: str | None) -> Which | None:
-    if weights is not None:
-        _check("weights", weights, Which)
-    return cast(Which | None, weights)
+def open_sequence(name: str | Path, info: DatasetInfo) -> Tensor:
+    """Read a file as symbols (N,), int64."""
+    path = Path(name)
+    if info.kind == "pixels":
+        side = math.isqrt(info.max_length)
+        return gray_levels(read_image(path, side)[None])[0].long()
+    content = read_text_bytes(path)
+    if info.kind == "bytes":
+        return torch.from_numpy(content[: info.max_length].copy()).long()
+    places = {symbol: place for place, symbol in enumerate(info.symbols)}
+    found = []
+    for word in content.tobytes().decode().split():
+        if word not in places:
+            near = near_matches(word, info.symbols)
+            hint = f": did you mean {near[0]!r}?" if near else ""
+            raise DataError(
+                f"{printable(path)} must have symbols of {info.name}, got "
+                f"{shorten(repr(word), 60)}{hint}"
+            )
+        found.append(places[word])
+    try:
+        return as_sequence(found, info)
+    except ConfigError as error:
+        raise DataError(f"{printable(path)}: {error}") from None
 
 
-def _device(device: str) -> DeviceChoice:
-    _check("device", device, DeviceChoice)
-    return cast(DeviceChoice, device)
+def as_sequence(given: object, info: DatasetInfo) -> Tensor:
+    """Convert symbols, or the path of a file, to the input (N,) of a sequence model."""
+    if isinstance(given, (str, Path)):
+        return open_sequence(given, info)
+    if not isinstance(given, (Tensor, list, tuple)):
+        raise ConfigError(
+            f"a sequence must be symbols or the path of a file, got {type(given).__name__}"
+        )
+    symbols: Any = torch.as_tensor(given)
+    if symbols.dim() != 1 or symbols.is_floating_point() or not len(symbols):
+        raise ConfigError(
+            f"a sequence must be integers of shape (tokens,), got {symbols.dtype} of shape "
+            f"{tuple(symbols.shape)}"
+        )
+    is_fixed, longest = info.pad_symbol is None, info.max_length
+    if len(symbols) > longest or (is_fixed and len(symbols) != longest):
+        wanted = f"{longest}" if is_fixed else f"at most {longest}"
+        raise ConfigError(f"a sequence must have {wanted} symbols, got {len(symbols)}")
+    low, high = int(symbols.min()), int(symbols.max())
+    if low < 0 or high >= info.num_symbols:
+        raise ConfigError(
+            f"a sequence must have symbols from 0 to {info.num_symbols - 1}, got "
+            f"{low if low < 0 else high}"
+        )
+    found: Tensor = symbols.long()
+    return found

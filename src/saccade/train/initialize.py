@@ -1,4 +1,4 @@
-"""Weights of another training as the start of a run: `init.from`.
+"""Weights as the start of a run: those of another training (`init.from`), or any file.
 
 `read_pretrained` reads a run folder, a folder of `save_pretrained` (also of the Hub) or a file of
 weights. `Pretrained.fill` copies its tensors into a new model:
@@ -8,11 +8,15 @@ weights. `Pretrained.fill` copies its tensors into a new model:
   linear for sequences. Sinusoids belong to the new model and are not copied.
 - Parameters of an attention (`attn.core`) that the source lacks keep their initial values.
 - Any other difference is an error.
+
+`InitialWeights` copies what matches in name and shape, as the runs of a comparison need it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -26,7 +30,7 @@ from saccade.config import Config, with_values
 from saccade.errors import ConfigError, listed, near_matches, shorten
 from saccade.integrations.checkpoints import read_checkpoint
 from saccade.integrations.layouts import detect_layout, from_layout
-from saccade.io import sha256_file
+from saccade.io import open_regular, sha256_file
 from saccade.layers.positions import resample_grid_positions, resample_line_positions
 from saccade.models import MODELS, SequenceTransformer, VisionTransformer
 from saccade.models.hub import (
@@ -37,12 +41,14 @@ from saccade.models.hub import (
     read_config,
 )
 from saccade.models.pretrained import pretrained_folder
+from saccade.models.weight_files import parse_tensors
 from saccade.runs import RunFolder
 from saccade.train.build import SET_ELSEWHERE, load_weights
-from saccade.train.initial import InitialWeights
 
 __all__ = [
+    "InitialWeights",
     "Pretrained",
+    "check_initial",
     "describe_start",
     "fill_start",
     "read_configured",
@@ -63,7 +69,7 @@ class Pretrained:
     """Weights to start from, under the names of this library.
 
     Attributes:
-        name: What the user named.
+        name: Name that the user gave.
         kind: A run folder, a folder of a saved model, or a file.
         layout: The layout of the tensors at the source; see `saccade.integrations.layouts`.
         sha256: The hash of the file of weights, which a run records.
@@ -204,6 +210,57 @@ class Pretrained:
             )
 
 
+@dataclass(frozen=True)
+class InitialWeights:
+    """The tensors of a safetensors file, of which those that fit are copied into a model."""
+
+    name: str
+    sha256: str
+    tensors: dict[str, Tensor]
+
+    @classmethod
+    def read(cls, path: str | Path) -> InitialWeights:
+        """Read a file."""
+        try:
+            with open_regular(Path(path)) as file:
+                content = bytearray(os.fstat(file.fileno()).st_size)
+                file.readinto(content)
+            tensors = parse_tensors(content)
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigError(f"initial weights {str(path)!r}: {reason}") from None
+        except ConfigError as error:
+            raise ConfigError(
+                f"initial weights {str(path)!r}: not a whole safetensors file ({error})"
+            ) from None
+        return cls(Path(path).name, hashlib.sha256(content).hexdigest(), tensors)
+
+    @torch.no_grad()
+    def fill(self, network: nn.Module) -> dict[str, Any]:
+        """Copy tensors of the same name and shape into the network; return the record of it.
+
+        Other tensors of the network, such as the features of its attention, keep their values. The
+        record is written to `initial.json`.
+
+        Raises:
+            ConfigError: No tensor fits.
+        """
+        taken, own = [], []
+        for name, tensor in network.state_dict().items():
+            given = self.tensors.get(name)
+            if given is not None and given.shape == tensor.shape:
+                tensor.copy_(given)
+                taken.append(name)
+            else:
+                own.append(name)
+        if not taken:
+            raise ConfigError(
+                f"initial weights {self.name!r}: none of its {len(self.tensors)} tensors has the "
+                f"name and shape of a tensor of the model, such as {own[0]!r}"
+            )
+        return {"file": self.name, "sha256": self.sha256, "taken": taken, "own": own}
+
+
 def read_pretrained(
     source: str | Path, weights: Literal["best", "last"] | None = None
 ) -> Pretrained:
@@ -279,9 +336,6 @@ def read_start(
     """The weights that a run starts from: the given ones, else those of `init.from`.
 
     A run that resumes from a checkpoint does not need `init.from`, which may be gone by then.
-
-    Raises:
-        ConfigError: The weights cannot be read.
     """
     if isinstance(given, (str, Path)):
         return InitialWeights.read(given)
@@ -290,6 +344,19 @@ def read_start(
     if resume and run.exists() and run.newest_intact()[0] is not None:
         return None
     return read_configured(config)
+
+
+def check_initial(run: RunFolder, initial: InitialWeights | Pretrained | None) -> None:
+    """Raise if a run without checkpoint started from other weights than the given ones."""
+    recorded = run.initial().get("sha256")
+    given = initial.sha256 if initial is not None else None
+    if recorded is not None and given is None:
+        raise ConfigError(
+            f"{str(run.path)!r} started from given weights ({run.initial()['file']}) and has no "
+            "checkpoint: continue it with the command that it was started with"
+        )
+    if recorded is not None and given != recorded:
+        raise ConfigError(f"{str(run.path)!r} started from other weights than those given")
 
 
 def read_configured(config: Config) -> Pretrained | None:
@@ -306,9 +373,6 @@ def with_pretrained_model(config: Config) -> Config:
 
     The run's configuration then describes its model whole, so that its folder can be used where the
     pretrained weights are not.
-
-    Raises:
-        ConfigError: `init.from` is given too, or the weights cannot be read.
     """
     name = config.model.pretrained
     if name is None:

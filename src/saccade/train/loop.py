@@ -22,25 +22,26 @@ from saccade.models import VisionTransformer, count_flops
 from saccade.runs import Checkpoint, RunFolder
 from saccade.train import checkpoint
 from saccade.train.build import build_model, set_up_training
+from saccade.train.checkpoint import Weights, snapshot, swapped_in
 from saccade.train.distributed import Ranks
 from saccade.train.evaluation import Evaluation, evaluate_fitting
 from saccade.train.guard import outputs_error
-from saccade.train.initial import InitialWeights
-from saccade.train.initialize import Pretrained, fill_start
-from saccade.train.memory import holds_earlier_runs, peak_memory_mib, start_peak_memory
-from saccade.train.progress import Reporter
+from saccade.train.initialize import InitialWeights, Pretrained, fill_start
+from saccade.train.optimizers import learning_rate_factor
+from saccade.train.progress import SilentReporter
 from saccade.train.run_summary import (
+    holds_earlier_runs,
     last_val_accuracy,
     measured_speed,
     median_speed,
+    peak_memory_mib,
     skipped_images,
+    start_peak_memory,
 )
-from saccade.train.schedules import learning_rate_factor
 from saccade.train.signals import Interrupted, StopRequest
 from saccade.train.step import Stepper
 from saccade.train.teacher import read_teacher
 from saccade.train.trackers import Tracker
-from saccade.train.weights import Weights, snapshot, swapped_in
 
 __all__ = ["EpochWatcher", "Trainer"]
 
@@ -51,16 +52,6 @@ MIN_SCALE = 2.0**-16
 
 class Trainer:
     """The training of one run.
-
-    Args:
-        config: The configuration of the run.
-        splits: The data.
-        run: The run folder to write.
-        ranks: The processes that share the work.
-        reporter: Shows the progress.
-        stop: Holds the signal that asked to stop, if any.
-        on_epoch: Called with each epoch's row of metrics.
-        initial: Weights to start from.
 
     Attributes:
         trackers: Receive the metrics as well; empty until set.
@@ -73,7 +64,7 @@ class Trainer:
         *,
         run: RunFolder,
         ranks: Ranks,
-        reporter: Reporter,
+        reporter: SilentReporter,
         stop: StopRequest,
         on_epoch: EpochWatcher | None = None,
         initial: InitialWeights | Pretrained | None = None,

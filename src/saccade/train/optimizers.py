@@ -1,13 +1,17 @@
-"""Optimizers by name, and which parameters have weight decay.
+"""Optimizers by name, which parameters have weight decay, and schedules of the learning rate.
 
 Every optimizer skips its update, on the device, while its `found_inf` tensor is 1. A non-finite
 gradient therefore never reaches the weights, and the host does not wait for the device. AdamW, Adam
 and SGD are torch's fused versions, which support this. Muon updates the hidden matrices of the
 blocks, AdamW the rest. Lion is arXiv:2302.06675, algorithm 2.
+
+Schedules are functions of the step, so that they have no state to save. `plateau` also depends on
+how often validation stopped improving, which the trainer counts.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -22,6 +26,7 @@ __all__ = [
     "Lion",
     "build_optimizers",
     "hidden_matrices",
+    "learning_rate_factor",
     "make_capturable",
     "undecayed",
     "update_learning_rate",
@@ -87,10 +92,8 @@ def build_optimizers(
 ) -> list[Optimizer]:
     """The optimizers of the configuration: one, or Muon and AdamW.
 
-    Args:
-        model: The unwrapped network; its parameter names decide the groups.
-        optim: The name and the settings.
-        fused: Use one kernel for all weights; must be False for sharded weights.
+    The names of the parameters of the unwrapped model decide the groups. `fused` uses one kernel
+    for all weights; it must be False for sharded weights.
     """
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if optim.name != "muon":
@@ -182,3 +185,38 @@ def _build(name: str, groups: list[dict[str, Any]], optim: OptimConfig, fused: b
         return SGD(groups, lr=optim.lr, momentum=optim.momentum, nesterov=nesterov, fused=fused)
     kind = AdamW if name == "adamw" else Adam
     return kind(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=fused)
+
+
+ONE_CYCLE_START = 1 / 25  # of the peak
+ONE_CYCLE_RISE = 0.3  # of the run, if `warmup_epochs` is 0
+
+
+def learning_rate_factor(
+    optim: OptimConfig, step: int, *, steps_per_epoch: int, epochs: int, reductions: int = 0
+) -> float:
+    """The factor on the base learning rate at `step`."""
+    total = steps_per_epoch * epochs
+    warmup = optim.warmup_epochs * steps_per_epoch
+    if optim.schedule == "one_cycle":
+        return _one_cycle(step, warmup or ONE_CYCLE_RISE * total, total, optim.min_lr_ratio)
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    if optim.schedule == "cosine":
+        done = (step - warmup) / max(1, total - warmup)
+        return _anneal(1.0, optim.min_lr_ratio, done)
+    if optim.schedule == "step":
+        return float(optim.step_gamma ** (step // (optim.step_epochs * steps_per_epoch)))
+    if optim.schedule == "plateau":
+        return float(max(optim.plateau_factor**reductions, optim.min_lr_ratio))
+    return 1.0
+
+
+def _one_cycle(step: int, rise: float, total: int, last: float) -> float:
+    if step < rise:
+        return _anneal(ONE_CYCLE_START, 1.0, step / rise)
+    return _anneal(1.0, last, (step - rise) / max(1.0, total - rise))
+
+
+def _anneal(start: float, end: float, done: float) -> float:
+    """Half a cosine wave from `start` at 0 to `end` at 1, and `end` after that."""
+    return end + (start - end) * (1 + math.cos(math.pi * min(done, 1.0))) / 2

@@ -5,19 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from saccade.runs import speed_unit
 
 __all__ = [
     "LiveReporter",
     "PlainReporter",
-    "Reporter",
     "SilentReporter",
     "choose_reporter",
     "print_line",
 ]
-
 
 WIDE = 80
 """Columns that a terminal needs to show the bar and the time left."""
@@ -25,8 +23,8 @@ ROOM_FOR_ALL, ROOM_FOR_COUNT = 24, 12
 """Columns taken by the step count with bar and time left, and by the step count alone."""
 
 
-class Reporter(Protocol):
-    """Receives the events of a run."""
+class SilentReporter:
+    """Receives the events of a run and shows none: for `--quiet` and all but the main process."""
 
     def start(self, total_steps: int, done_steps: int) -> None:
         """Called once, when the run starts or resumes."""
@@ -39,22 +37,6 @@ class Reporter(Protocol):
 
     def close(self) -> None:
         """Called when the run ends."""
-
-
-class SilentReporter:
-    """Prints nothing: for processes other than the main one, and for `--quiet`."""
-
-    def start(self, total_steps: int, done_steps: int) -> None:
-        """Do nothing."""
-
-    def note(self, message: str) -> None:
-        """Do nothing."""
-
-    def row(self, row: Mapping[str, Any]) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class PlainReporter(SilentReporter):
@@ -135,26 +117,22 @@ def fitting(words: Sequence[str], room: int) -> str:
     return "  ".join(kept)
 
 
-class _Lossy:
-    """Stops reporting when the terminal or pipe is gone, so that the run continues."""
+class _Lossy(SilentReporter):
+    """Stops reporting when the terminal is gone, so that the run continues."""
 
-    def __init__(self, reporter: Reporter) -> None:
+    def __init__(self, reporter: SilentReporter) -> None:
         self._reporter = reporter
 
     def start(self, total_steps: int, done_steps: int) -> None:
-        """Forward to the reporter."""
         self._try(lambda: self._reporter.start(total_steps, done_steps))
 
     def note(self, message: str) -> None:
-        """Forward to the reporter."""
         self._try(lambda: self._reporter.note(message))
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """Forward to the reporter."""
         self._try(lambda: self._reporter.row(row))
 
     def close(self) -> None:
-        """Forward to the reporter."""
         self._try(lambda: self._reporter.close())
 
     def _try(self, act: Callable[[], None]) -> None:
@@ -170,7 +148,7 @@ def print_line(line: str) -> None:
         print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def choose_reporter(*, is_main: bool, quiet: bool) -> Reporter:
+def choose_reporter(*, is_main: bool, quiet: bool) -> SilentReporter:
     """The reporter for this process and its stderr."""
     if quiet or not is_main or sys.stderr is None:  # None if closed, as by 2>&-
         return SilentReporter()

@@ -1,14 +1,17 @@
 """A run from its configuration to its summary.
 
-`train` is the whole story: set up the machine, inspect the folder, load the data, build the model,
-claim the folder, train, test, finish. The functions below it stand in the order in which it calls
-them. `start.py` has the folder, `loop.py` the epochs, `failures.py` the errors.
+`train` has all steps: set up the machine, inspect the folder, load the data, build the model,
+lock the folder, train, test, finish. The functions below it stand in the order in which it calls
+them. `start.py` has the folder, `loop.py` the epochs, `step.py` a step, `checkpoint.py` what is
+saved, `failures.py` the errors. `dry_run` does the same up to one step and writes nothing.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,6 @@ from saccade.config import Config
 from saccade.environment import describe_run
 from saccade.errors import TrainingError, writing_error
 from saccade.runs import RunFolder
-from saccade.train.build import describe_data
 from saccade.train.cost import describe_cost
 from saccade.train.distributed import connect
 from saccade.train.failures import (
@@ -28,8 +30,8 @@ from saccade.train.failures import (
     run_on_main,
     translate_errors,
 )
-from saccade.train.initial import InitialWeights
 from saccade.train.initialize import (
+    InitialWeights,
     Pretrained,
     describe_start,
     read_start,
@@ -38,12 +40,12 @@ from saccade.train.initialize import (
 from saccade.train.loop import EpochWatcher, Trainer
 from saccade.train.progress import SilentReporter, choose_reporter
 from saccade.train.run_data import batch_note, load_training_data, record_run_split
-from saccade.train.signals import stop_signals
+from saccade.train.signals import StopRequest, stop_signals
 from saccade.train.start import Start, inspect_folder, prepare_folder, report_finished
 from saccade.train.torch_flags import set_up_machine
 from saccade.train.trackers import open_trackers
 
-__all__ = ["report_cost", "train"]
+__all__ = ["dry_run", "report_cost", "train"]
 
 
 def train(
@@ -156,7 +158,7 @@ def _train(trainer: Trainer, start: Start) -> dict[str, Any]:
         if trainer.ranks.is_main:
             if start.checkpoint is not None:
                 trainer.rewind_metrics(start.checkpoint)
-            _describe(trainer, start)
+            _write_descriptions(trainer, start)
         trainer.write_status("running")
         summary = trainer.fit()
         if trainer.ranks.is_main:
@@ -167,13 +169,13 @@ def _train(trainer: Trainer, start: Start) -> dict[str, Any]:
         raise writing_error(place, error, TrainingError, RESUMABLE) from None
 
 
-def _describe(trainer: Trainer, start: Start) -> None:
+def _write_descriptions(trainer: Trainer, start: Start) -> None:
     """Write the descriptions of the data, the split, the initial weights and the machine."""
     run, here = start.run, describe_run(trainer.ranks.device, trainer.ranks.world_size)
     for warning in record_run_split(run, trainer.splits):
         trainer.reporter.note(warning)
     if not run.holds("dataset.json"):
-        run.write("dataset.json", describe_data(trainer.splits.info))
+        run.write("dataset.json", asdict(trainer.splits.info))
     if trainer.initial is not None and start.checkpoint is None:
         run.write("initial.json", trainer.initial)
     known = run.environment()
@@ -186,3 +188,55 @@ def _describe(trainer: Trainer, start: Start) -> None:
     else:
         resumed = [*known["resumed"], {**here, "step": start.step}]
         run.write("environment.json", {**known, "resumed": resumed})
+
+
+def dry_run(
+    config: Config,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Do what `train` does up to and including one step, with the same errors; write nothing.
+
+    With `resume` it is the next step of the run in `out`; None as `out` inspects no folder.
+
+    Returns:
+        Facts about the run; its summary if it is already finished.
+    """
+    config = with_pretrained_model(config)
+    with set_up_machine(config), closing(connect(config.train.device)) as ranks:
+        run = RunFolder(os.devnull if out is None else out)
+        resume = resume and out is not None
+        weights = before_training(partial(read_start, config, run, None, resume=resume))
+        inspect = partial(inspect_folder, run, config, weights, resume=resume)
+        start = Start(run) if out is None else run_on_main(ranks, run, inspect)
+        reporter = choose_reporter(is_main=ranks.is_main, quiet=quiet)
+        if start.summary:
+            return report_finished(start, reporter)
+        splits = load_training_data(config, run)
+        make = partial(Trainer, config, splits, run=run, ranks=ranks, reporter=reporter)
+        trainer = before_training(partial(make, stop=StopRequest(), initial=weights))
+        if out is not None:
+            run_on_main(ranks, run, lambda: run.check_writable(config))
+        if start.checkpoint is not None:
+            trainer.resume(start.checkpoint)
+        report_cost(trainer, start)
+        return _describe(trainer, translate_errors(trainer, trainer.dry_run))
+
+
+def _describe(trainer: Trainer, first_loss: float) -> dict[str, Any]:
+    config, splits, steps = trainer.config, trainer.splits, len(trainer.train_loader)
+    return {
+        "model": config.model.name,
+        "attention": trainer.attention,
+        "parameters": trainer.parameters,
+        "dataset": splits.info.name,
+        "train_images": len(splits.train),
+        "val_images": len(splits.val),
+        "test_images": len(splits.test),
+        "steps_per_epoch": steps,
+        "steps": steps * config.train.epochs,
+        "device": str(trainer.ranks.device),
+        "first_loss": round(first_loss, 4),
+    }

@@ -123,11 +123,7 @@ def record_run_split(run: RunFolder, splits: Splits) -> list[str]:
 
 
 def check_image(run: RunFolder, part: str, place: int, split: Split) -> None:
-    """Raise if an image has changed since the run was trained.
-
-    Raises:
-        DataError: The image has changed.
-    """
+    """Raise if an image has changed since the run was trained."""
     record, files = _read_record(run), split.files
     if record is None or files is None:
         return
@@ -140,9 +136,6 @@ def check_same_folder(run: RunFolder, data: DataConfig) -> None:
     """Raise if images were added to a folder, or removed from it, since a run began.
 
     Later runs of the same comparison would be trained and tested on other images.
-
-    Raises:
-        DataError: Images were added or removed; the message counts them and names some.
     """
     record = _read_record(run)
     if record is None or not record.names:
@@ -325,11 +318,7 @@ def _named(names: Sequence[str]) -> str:
 
 
 def check_same_data(run: RunFolder, found: DatasetInfo) -> None:
-    """Raise if data has other classes or image sizes than the data that a run was trained on.
-
-    Raises:
-        DataError: The data differs from `dataset.json`; the message names the differences.
-    """
+    """Raise if data has other classes or image sizes than the data that a run was trained on."""
     if not run.dataset():
         return  # the run has not started
     known = read_data_description(run)

@@ -87,12 +87,7 @@ def _accuracy(summary: Mapping[str, Any], which: str) -> float | None:
 def open_saved_model(
     path: str | Path,
 ) -> tuple[VisionTransformer | SequenceTransformer, DatasetInfo, Config]:
-    """Load a saved classifier, its data description and its training configuration.
-
-    Raises:
-        ConfigError: The model is not a classifier, a sequence model has no training record, or the
-            record is broken.
-    """
+    """Load a saved classifier, its data description and its training configuration."""
     model = load_saved(path)
     config = model.config
     if not config.num_classes or not config.global_pool:
@@ -147,11 +142,6 @@ def unsure_below(model: VisionTransformer | SequenceTransformer) -> float | None
 def data_of(path: str | Path, *, name: str | None = None, root: Path | None = None) -> DataConfig:
     """The data to evaluate a saved model on: its training data set, or the named one.
 
-    Args:
-        path: The folder of `save_pretrained`.
-        name: The name of another data set.
-        root: The folder of the data.
-
     Raises:
         ConfigError: No data set is named, and the model has no record of its training data, or it
             was trained on a folder and `root` is None.
@@ -195,11 +185,7 @@ def other_data(
 
 
 def load_saved_data(path: str | Path, info: DatasetInfo, data: DataConfig) -> Splits:
-    """Load data for a saved model.
-
-    Raises:
-        DataError: The data cannot be loaded, or has other classes or image sizes than the model.
-    """
+    """Load data for a saved model."""
     splits = load_splits(data)
     if faults := data_differences(info, splits.info):
         raise DataError(f"{data.name!r} does not fit the model {str(path)!r}: {', '.join(faults)}")

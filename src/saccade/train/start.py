@@ -15,9 +15,8 @@ from saccade.config import Config, differences
 from saccade.errors import ConfigError, DamagedRunError
 from saccade.io import make_folder
 from saccade.runs import NO_MANIFEST, Checkpoint, RunFolder
-from saccade.train.initial import InitialWeights, check_initial
-from saccade.train.initialize import Pretrained
-from saccade.train.progress import Reporter
+from saccade.train.initialize import InitialWeights, Pretrained, check_initial
+from saccade.train.progress import SilentReporter
 
 __all__ = ["Start", "inspect_folder", "prepare_folder", "report_finished"]
 
@@ -132,7 +131,7 @@ def prepare_folder(
     return start
 
 
-def report_finished(start: Start, reporter: Reporter) -> dict[str, Any]:
+def report_finished(start: Start, reporter: SilentReporter) -> dict[str, Any]:
     """Report that the run is already finished; return its summary."""
     unchecked = "" if start.run.has_manifest() else f" ({NO_MANIFEST})"
     reporter.note(f"{str(start.run.path)!r} is finished already: nothing to do{unchecked}")

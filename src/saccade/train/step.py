@@ -1,11 +1,14 @@
 """One optimizer step: forward and backward, finiteness check, clipping, update, weight average.
 
+On a GPU the step is captured once as a CUDA graph and replayed for every batch.
+
 Nothing here waits for the device. Dropout and stochastic depth draw from a generator seeded by
 (seed, step, rank), so that a step can be repeated and a resumed run draws the same numbers.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import reduce
 from hashlib import blake2b
@@ -17,14 +20,14 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from saccade.config import Config
 from saccade.data import Batch
-from saccade.train.cuda_graph import CudaGraphStep
+from saccade.errors import is_out_of_memory
+from saccade.train.checkpoint import MovingAverage
 from saccade.train.distributed import Ranks
 from saccade.train.guard import FiniteGuard, first_bad_layer
 from saccade.train.optimizers import build_optimizers, make_capturable, update_learning_rate
 from saccade.train.teacher import Teacher
-from saccade.train.weights import MovingAverage
 
-__all__ = ["PRECISIONS", "Stepper", "masked_loss"]
+__all__ = ["PRECISIONS", "CudaGraphStep", "Stepper", "masked_loss"]
 
 PRECISIONS: dict[str, torch.dtype | None] = {
     "fp32": None,
@@ -41,12 +44,6 @@ def masked_loss(logits: Tensor, targets: Tensor, valid: Tensor, smoothing: float
 
 class Stepper:
     """The network, its optimizers, loss scaler and weight average.
-
-    Args:
-        network: The unwrapped model, on its device.
-        config: The configuration of the run.
-        ranks: The processes that share the step.
-        teacher: The model whose probabilities the network learns, if any.
 
     Attributes:
         model: The network as it is called in training, wrapped for several processes.
@@ -98,8 +95,7 @@ class Stepper:
     def run(self, batch: Batch, step: int, factor: float) -> Tensor:
         """Take step number `step` (0 is the first) at `factor` of the base learning rate.
 
-        Returns:
-            The loss, still on the device.
+        The loss is still on the device.
         """
         self._seed(step)
         update_learning_rate(self.optimizers, factor)
@@ -222,3 +218,69 @@ class Stepper:
     def _forget_gradients(self) -> None:
         for p in self._params:
             p.grad = None
+
+
+WARM_UPS = 3
+
+
+class CudaGraphStep:
+    """A training step that is captured as a CUDA graph after a few batches of the same shape.
+
+    A step of a small network has more than a thousand kernel launches, and the host takes longer to
+    launch them than the device to run them. Replaying a graph is a single launch.
+
+    The first steps run normally: they compile kernels and create the optimizer state, which cannot
+    be captured. Batches of another shape, such as the last of an epoch, always run normally.
+
+    Args:
+        step: One step on the device, including random draws. It must not wait for the device.
+            Between two calls, tensors that it reads besides the batch may only change in place.
+    """
+
+    def __init__(self, step: Callable[[Batch], Tensor]) -> None:
+        self._step = step
+        self._shape: object = None
+        self._alike = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._possible = True
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Take a step on this batch; return its loss, which the next call may overwrite."""
+        shape = [(tensor.shape, tensor.dtype) for tensor in _tensors(batch)]
+        if self._graph is None and self._possible:
+            self._alike = self._alike + 1 if shape == self._shape else 1
+            self._shape = shape
+            if self._alike > WARM_UPS:
+                self._capture(batch)
+        if self._graph is None or shape != self._shape:
+            return self._step(batch)
+        for place, tensor in zip(_tensors(self._batch), _tensors(batch), strict=True):
+            place.copy_(tensor)
+        self._graph.replay()
+        return self._loss
+
+    def _capture(self, batch: Batch) -> None:
+        """Capture a step without running it; warn if it cannot be captured."""
+        images, targets, valid = (torch.empty_like(tensor) for tensor in _tensors(batch))
+        self._batch = Batch(images, targets, index=batch.index, valid=valid, count=batch.count)
+        torch.cuda.empty_cache()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._loss = self._step(self._batch)
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            self._possible = False
+            reason = str(error).splitlines()[0]
+            warnings.warn(
+                f"steps cannot be captured as a CUDA graph and may be slower: {reason}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        else:
+            self._graph = graph
+
+
+def _tensors(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    return batch.images, batch.targets, batch.valid

@@ -28,13 +28,7 @@ __all__ = ["Teacher", "read_teacher"]
 
 @dataclass(frozen=True)
 class Teacher:
-    """A trained model, and how much of the loss it determines.
-
-    Attributes:
-        model: The model, in evaluation mode and without gradients.
-        weight: w, the share of the teacher in the loss.
-        temperature: T.
-    """
+    """A trained model, and how much of the loss it determines."""
 
     model: nn.Module
     weight: float
@@ -55,12 +49,7 @@ class Teacher:
 
 
 def read_teacher(config: Config, info: DatasetInfo, device: torch.device) -> Teacher | None:
-    """The teacher of a run; None without `train.teacher`.
-
-    Raises:
-        ConfigError: The teacher cannot be read, or was trained on other classes or another
-            normalization.
-    """
+    """The teacher of a run; None without `train.teacher`."""
     path = config.train.teacher
     if path is None:
         return None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -41,66 +40,35 @@ def set_up_machine(config: Config) -> Iterator[None]:
     The previous flags are restored afterwards, with two exceptions. cuBLAS may have read
     `CUBLAS_WORKSPACE_CONFIG` already. If the caller set the precision of a single backend, the
     value of `torch.get_float32_matmul_precision` cannot be read before, and so not restored.
-
-    Raises:
-        ConfigError: See `check_machine`.
     """
     check_machine(config)
     deterministic = config.train.deterministic
-    before = _Flags.read()
-    try:
+    with ExitStack() as flags:
+        _restore_flags(flags)
         if deterministic:
             os.environ.setdefault(WORKSPACE, ":4096:8")
         torch.use_deterministic_algorithms(deterministic)
         torch.backends.cudnn.benchmark = not deterministic
         torch.set_float32_matmul_precision("high" if uses_cuda(config) else "highest")
         yield
-    finally:
-        before.write()
+
+
+def _restore_flags(flags: ExitStack) -> None:
+    """Let the stack restore the present flags, those of single backends after those of all."""
+    if WORKSPACE not in os.environ:
+        flags.callback(os.environ.pop, WORKSPACE, None)
+    for backend in BACKENDS:
+        flags.callback(setattr, backend, "fp32_precision", backend.fp32_precision)
+    with suppress(RuntimeError):  # the backends differ
+        flags.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+    flags.callback(setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
+    flags.callback(
+        torch.use_deterministic_algorithms,
+        torch.are_deterministic_algorithms_enabled(),
+        warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
 
 
 def uses_cuda(config: Config) -> bool:
     """True if a run with this configuration trains on a GPU."""
     return config.train.device != "cpu" and torch.cuda.is_available()
-
-
-@dataclass(frozen=True)
-class _Flags:
-    """The flags that `set_up_machine` changes.
-
-    Attributes:
-        precision: float32 matmul precision of all backends; None if they differ.
-        precisions: float32 matmul precision of each of `BACKENDS`.
-    """
-
-    deterministic: bool
-    warn_only: bool
-    benchmark: bool
-    precision: str | None
-    precisions: tuple[str, ...]
-    workspace: str | None
-
-    @classmethod
-    def read(cls) -> _Flags:
-        try:
-            precision = torch.get_float32_matmul_precision()
-        except RuntimeError:  # the backends differ
-            precision = None
-        return cls(
-            deterministic=torch.are_deterministic_algorithms_enabled(),
-            warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
-            benchmark=torch.backends.cudnn.benchmark,
-            precision=precision,
-            precisions=tuple(backend.fp32_precision for backend in BACKENDS),
-            workspace=os.environ.get(WORKSPACE),
-        )
-
-    def write(self) -> None:
-        torch.use_deterministic_algorithms(self.deterministic, warn_only=self.warn_only)
-        torch.backends.cudnn.benchmark = self.benchmark
-        if self.precision is not None:
-            torch.set_float32_matmul_precision(self.precision)
-        for backend, precision in zip(BACKENDS, self.precisions, strict=True):
-            backend.fp32_precision = precision
-        if self.workspace is None:
-            os.environ.pop(WORKSPACE, None)

@@ -42,7 +42,7 @@ class Tracker(Protocol):
         """Write buffered rows and close."""
 
 
-class TensorBoard:
+class _TensorBoard:
     """Event files in the run folder; events after the step resumed from are hidden."""
 
     def __init__(self, folder: Path, step: int) -> None:
@@ -51,16 +51,14 @@ class TensorBoard:
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Log one row."""
         for name, value in _numbers(row).items():
             self._writer.add_scalar(name, value, row["step"])
 
     def close(self) -> None:
-        """Write buffered rows and close."""
         self._writer.close()
 
 
-class Trackio:
+class _Trackio:
     """A local trackio project; its output goes to stderr, because stdout is for results."""
 
     def __init__(self, name: str, *, is_new: bool) -> None:
@@ -71,24 +69,15 @@ class Trackio:
             trackio.init(project=PROJECT, name=name, resume="never" if is_new else "allow")
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Log one row."""
         self._trackio.log(_numbers(row), step=row["step"])
 
     def close(self) -> None:
-        """Write buffered rows and close."""
         with redirect_stdout(sys.stderr):
             self._trackio.finish()
 
 
-class WeightsAndBiases:
-    """A run of W&B. `WANDB_MODE`, `WANDB_ENTITY` and the other variables of W&B apply.
-
-    Args:
-        folder: The run folder; W&B writes its files there.
-        name: Name of the entry.
-        entry: Id of the entry.
-        config: Configuration of the run.
-    """
+class _WeightsAndBiases:
+    """A run of W&B. `WANDB_MODE`, `WANDB_ENTITY` and the other variables of W&B apply."""
 
     def __init__(self, folder: Path, name: str, entry: str, config: Config) -> None:
         import wandb
@@ -105,22 +94,17 @@ class WeightsAndBiases:
             )
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Log one row."""
         self._run.log(_numbers(row), step=row["step"])
 
     def close(self) -> None:
-        """Write buffered rows and close."""
         with redirect_stdout(sys.stderr):
             self._run.finish()
 
 
-class MLflow:
+class _MLflow:
     """A run of MLflow, on the server or in the database of `MLFLOW_TRACKING_URI`.
 
-    Args:
-        name: Name of the entry.
-        entry: MLflow's id of the entry; empty for a new one.
-        config: Configuration of the run, which a new entry gets as parameters.
+    `entry` is MLflow's id of the run; empty for a new one, which gets the configuration.
     """
 
     def __init__(self, name: str, entry: str, config: Config) -> None:
@@ -140,7 +124,6 @@ class MLflow:
         self._client.log_batch(self.entry, params=[Param(k, str(v)) for k, v in values.items()])
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Log one row."""
         from mlflow.entities import Metric
 
         now, step = int(1000 * time.time()), row["step"]
@@ -148,7 +131,6 @@ class MLflow:
         self._client.log_batch(self.entry, metrics=metrics)
 
     def close(self) -> None:
-        """Mark the entry as finished."""
         self._client.set_terminated(self.entry)
 
 
@@ -159,12 +141,10 @@ class _Once:
         self._tracker, self._logged = tracker, logged
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Log a row, unless it was logged before."""
         if (row["step"], row["kind"]) not in self._logged:
             self._tracker.log(row)
 
     def close(self) -> None:
-        """Write buffered rows and close."""
         self._tracker.close()
 
 
@@ -181,12 +161,6 @@ def open_trackers(config: Config, folder: Path, step: int, logged: set[Row]) -> 
     """Open the trackers of `run.trackers`.
 
     Call `check_trackers` first.
-
-    Args:
-        config: Configuration of the run.
-        folder: The run folder.
-        step: Step after which the run starts or resumes.
-        logged: Rows that the run logged before it was resumed.
     """
     path, entries = folder.resolve(), folder / "trackers.json"
     known = read_json_object(entries) if entries.exists() else {}
@@ -195,16 +169,16 @@ def open_trackers(config: Config, folder: Path, step: int, logged: set[Row]) -> 
     for kind in config.run.trackers:
         entry = str(known.get(kind, ""))
         if kind == "tensorboard":
-            found.append(TensorBoard(folder, step))
+            found.append(_TensorBoard(folder, step))
             continue
         tracker: Tracker
         if kind == "trackio":
-            tracker, entry = Trackio(name, is_new=not logged), name
+            tracker, entry = _Trackio(name, is_new=not logged), name
         elif kind == "wandb":
             entry = entry or uuid4().hex
-            tracker = WeightsAndBiases(folder, name, entry, config)
+            tracker = _WeightsAndBiases(folder, name, entry, config)
         else:
-            tracker = service = MLflow(name, entry, config)
+            tracker = service = _MLflow(name, entry, config)
             entry = service.entry
         known[kind] = entry
         found.append(_Once(tracker, logged))

@@ -1,45 +1,74 @@
-"""Time, memory and FLOPs of the forms of Taylor attention and of softmax at one shape.
+"""The curves of `saccade analyze crossover`, and their points: time, memory and FLOPs at one shape.
 
-The forms alternate, so that a disturbance affects all of them. Each is compared with float64 at its
-first shape of every D, before it is timed.
+Forms of Taylor attention, softmax and other attentions alternate, so that a disturbance affects all
+of them. Each is compared with float64 at its first shape of every D, before it is timed.
 """
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from statistics import median
-from typing import TypeVar
 
 import torch
 
 from saccade.bench.accuracy import Problem
 from saccade.bench.attention import make_call
-from saccade.bench.clock import repeat_ms, summarize
-from saccade.bench.crossover.lines import LINES, Line, Point, make_point
-from saccade.bench.crossover.schedule import MIN_ROUNDS, is_power_of_two
+from saccade.bench.clock import Call, take_turns
+from saccade.bench.crossings import Line, Point, make_point
 from saccade.bench.mechanisms import Operation, Setting, find
 from saccade.bench.memory import cuda_peak_mib, probe_peaks_mib
 from saccade.bench.shapes import DTypeName, Pass, Shape
+from saccade.errors import first_line
+from saccade.layers import ATTENTIONS
 
-__all__ = ["Device", "shape_on", "take_turns"]
-
-Name = TypeVar("Name", str, Line)
-
-Call = Callable[[], object]
-
-MAX_ROUNDS = 40
-AT_ONCE = {"cpu": 1, "cuda": 10}
-TURN_MS = 20.0
-"""How long one turn of a form may take; a call that takes longer is made alone."""
+__all__ = [
+    "LINES",
+    "TAYLOR_FORMS",
+    "Device",
+    "is_power_of_two",
+    "linear_attentions",
+    "lines_of",
+    "shape_on",
+]
 
 CPU_TOKENS = 1 << 13
 CUDA_NUMBERS = 1 << 25
 CUDA_HEADS = 8
 CPU_BYTES = 5 << 27
-"""What the published forms, which hold N x N weights or N x D^2 features, may take."""
+"""Maximum size of the published forms, which hold N x N weights or N x D^2 features."""
+
+TAYLOR_FORMS = ("torch", "fused", "published")
+_TORCH_AND_PUBLISHED = (
+    Line("direct", "taylor-direct/torch", "direct", "torch"),
+    Line("efficient", "taylor-efficient/torch", "efficient", "torch"),
+    Line("direct as published", "taylor-formula", "direct", "published"),
+    Line("efficient as published", "taylor-unfused", "efficient", "published"),
+)
+LINES: dict[str, tuple[Line, ...]] = {
+    "cpu": (Line("softmax", "sdpa", "softmax", "fused"), *_TORCH_AND_PUBLISHED),
+    "cuda": (
+        Line("softmax, flash", "sdpa-flash", "softmax", "fused"),
+        Line("softmax, cuDNN", "sdpa-cudnn", "softmax", "fused"),
+        Line("direct, fused", "taylor-direct/triton", "direct", "fused"),
+        Line("efficient, fused", "taylor-efficient/triton", "efficient", "fused"),
+        *_TORCH_AND_PUBLISHED,
+    ),
+}
+
+
+def linear_attentions() -> list[str]:
+    """Registered attentions of linear cost, without `taylor`, whose forms are in `LINES`."""
+    return [name for name in ATTENTIONS if ATTENTIONS[name].linear and name != "taylor"]
+
+
+def lines_of(device: str, attentions: Sequence[str] = ()) -> tuple[Line, ...]:
+    """The curves of a kind of device, with one more for each of some attentions."""
+    return (*LINES[device], *(Line(name, name, "efficient", name) for name in attentions))
+
+
+def is_power_of_two(tokens: int) -> bool:
+    """True if N belongs to the coarse grid."""
+    return tokens & (tokens - 1) == 0
 
 
 def shape_on(device: str, head_dim: int, tokens: int) -> Shape:
@@ -57,8 +86,8 @@ class Device:
 
     Args:
         device: Device to run on.
-        dtype: Of q, k, v.
-        seconds: About how long to time the lines of a shape together.
+        dtype: Dtype of q, k, v.
+        seconds: Approximate time of all lines of a shape together.
         remarks: Receives a sentence for each form that was not measured, with the reason.
         direction: `forward`, or `training` for forward and backward.
     """
@@ -81,8 +110,7 @@ class Device:
             try:
                 ready[line] = self._prepare(line, problem)
             except Exception as error:
-                told = str(error).strip().splitlines() or [type(error).__name__]
-                self.remarks.append(f"{line.name} at {shape}: {told[0][:200]}")
+                self.remarks.append(f"{line.name} at {shape}: {first_line(error, 200)}")
         calls = {line: call for line, (_, call, _) in ready.items()}
         times = take_turns(calls, self.device, self.seconds)
         if self.device.type == "cuda":
@@ -122,7 +150,7 @@ class Device:
         }
 
     def _fits(self, line: Line, shape: Shape) -> bool:
-        """Whether a published form leaves room for others."""
+        """False for a published form that takes too much memory."""
         if line.form != "published":
             return True
         most = CPU_BYTES
@@ -152,40 +180,8 @@ class Device:
         """Errors of the output and of the gradients of q, k and v that are too large.
 
         Gradients of parameters sum over all heads and tokens, and vary more than the bound allows
-        where there are many; the tests hold them to float64.
+        where there are many; tests compare them with float64.
         """
         gradients = self.direction == "training"
         found = problem.check(operation, family, gradients=gradients).faults()
         return [fault for fault in found if fault.split()[0] in ("out", "dq", "dk", "dv")]
-
-
-def take_turns(
-    calls: Mapping[Name, Call], device: torch.device, seconds: float
-) -> dict[Name, list[float]]:
-    """Milliseconds of every call, a few of each in turn, for about so many seconds.
-
-    Every round begins with another of them. Unsteady calls are repeated for twice as long.
-    """
-    times: dict[Name, list[float]] = {name: [] for name in calls}
-    lines, start, rounds = deque(calls), time.monotonic(), 0
-    while rounds < MIN_ROUNDS or (
-        rounds < MAX_ROUNDS and time.monotonic() - start < _patience(times, seconds)
-    ):
-        for line in lines:
-            times[line] += repeat_ms(calls[line], device, _at_once(times[line], device))
-        lines.rotate(-1)
-        rounds += 1
-    return times
-
-
-def _patience(times: Mapping[Name, list[float]], seconds: float) -> float:
-    """For how long to go on, by the calls so far."""
-    unsteady = any(summarize(found).is_unsteady for found in times.values())
-    return 2 * seconds if unsteady else seconds
-
-
-def _at_once(times_ms: list[float], device: torch.device) -> int:
-    """How many calls a turn is: one at first, then as many as `TURN_MS` allows."""
-    if not times_ms:
-        return 1
-    return max(1, min(AT_ONCE[device.type], int(TURN_MS / median(times_ms))))

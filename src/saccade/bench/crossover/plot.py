@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from math import ceil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saccade.bench.crossover.lines import TAYLOR_FORMS
-from saccade.bench.plots import COLORS, new_figure, save_figure, tidy
+from saccade.bench.crossover.measure import TAYLOR_FORMS
+from saccade.bench.plots import COLORS, new_figure, tidy
 from saccade.ops.taylor import memory_threshold, speed_threshold
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from saccade.bench.crossover.crossings import Crossing, Verdict
-    from saccade.bench.crossover.lines import Point
+    from saccade.bench.crossings import Crossing, Point, Verdict
     from saccade.bench.crossover.run import Comparison, CrossoverFindings
 
-__all__ = ["draw_crossover", "make_figure"]
+__all__ = ["make_figure"]
 
 ROLES: dict[str, dict[str, Any]] = {
     "softmax": {"color": "black", "marker": "."},
@@ -42,11 +40,6 @@ ENDS: dict[Verdict, tuple[str, str]] = {
     "behind to the end": ("^", "not up to here"),
     "ahead from the start": ("v", "before this"),
 }
-
-
-def draw_crossover(findings: CrossoverFindings, stem: Path) -> list[Path]:
-    """Write `stem`.png and `stem`.svg; nothing where there are no points."""
-    return save_figure(make_figure(findings), stem) if findings.of_taylor_forward() else []
 
 
 def make_figure(findings: CrossoverFindings) -> Figure:

@@ -17,20 +17,20 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from saccade.bench.crossover.crossings import (
+from saccade.bench.crossings import (
     Crossing,
+    Point,
     Samples,
     bracket_crossing,
     find_crossing,
     held_to_points,
-    unsteady_points,
 )
-from saccade.bench.crossover.lines import TAYLOR_FORMS, Point, lines_of
-from saccade.bench.crossover.measure import Device, shape_on
+from saccade.bench.crossover.measure import TAYLOR_FORMS, Device, lines_of, shape_on
 from saccade.bench.crossover.schedule import REACHES, Budget, Schedule, lengths
 from saccade.bench.findings import Findings, Report
+from saccade.bench.plots import save_figure
 from saccade.bench.shapes import PASSES, DTypeName, Pass
-from saccade.bench.tables import Table, number
+from saccade.bench.tables import Table, number, spread
 from saccade.ops.taylor import memory_threshold, speed_threshold
 
 __all__ = ["DTYPE", "HEAD_DIMS", "SECONDS", "Comparison", "CrossoverFindings", "run_crossover"]
@@ -50,13 +50,9 @@ class Comparison:
     """The efficient form against a rival at one D.
 
     Attributes:
-        head_dim: D.
-        form: Of the efficient form: torch, fused or published.
+        form: torch, fused or published.
         rival: `direct`, of the same form, or `softmax`.
-        measure: Time or memory.
         theory: The N of equal FLOPs, or of equally many stored numbers, for `direct`.
-        crossing: The measured crossing.
-        direction: The pass.
     """
 
     head_dim: int
@@ -190,8 +186,7 @@ class CrossoverFindings(Findings):
                     p.line,
                     f"{p.tokens:,}",
                     str(p.heads),
-                    f"{number(p.median_ms)} ({number(p.p20_ms)}-{number(p.p80_ms)})"
-                    + (" unsteady" if p.is_unsteady else ""),
+                    spread(p) + (" unsteady" if p.is_unsteady else ""),
                     number(p.tokens_per_s),
                     number(p.flops / 1e9),
                     number(p.peak_mib),
@@ -203,9 +198,9 @@ class CrossoverFindings(Findings):
 
     def draw(self, stem: Path) -> list[Path]:
         """Throughput and memory over N for each D, and crossings over D."""
-        from saccade.bench.crossover.plot import draw_crossover
+        from saccade.bench.crossover.plot import make_figure
 
-        return draw_crossover(self, stem)
+        return save_figure(make_figure(self), stem) if self.of_taylor_forward() else []
 
 
 def tell(crossing: Crossing) -> str:
@@ -267,7 +262,7 @@ def run_crossover(
             )
         finally:
             findings.points += points if number_of_pass else []
-    if shaky := unsteady_points(findings.points):
+    if shaky := [point for point in findings.points if point.is_unsteady]:
         remarks.append(
             f"{len(shaky)} of {len(findings.points)} points are unsteady; is the machine busy with "
             "something else?"

@@ -17,26 +17,21 @@ from itertools import pairwise
 from math import exp, log, log2
 from typing import NamedTuple
 
-from saccade.bench.crossover.lines import Line, Point
+from saccade.bench.clock import MIN_ROUNDS
+from saccade.bench.crossings import Line, Point
+from saccade.bench.crossover.measure import is_power_of_two
 from saccade.bench.findings import Report
 from saccade.bench.shapes import Shape
 from saccade.ops.taylor import speed_threshold
 
-__all__ = [
-    "MIN_ROUNDS",
-    "REACHES",
-    "Budget",
-    "Reach",
-    "Schedule",
-    "Step",
-    "is_power_of_two",
-    "lengths",
-]
+__all__ = ["REACHES", "Budget", "Reach", "Schedule", "Step", "lengths"]
 
 FAR_BEHIND = 20.0
 """A form this many times slower than the fastest, whose crossings are known, is left out."""
 DECIDED = 0.2
 """The lead, as a logarithm, from which a curve that was behind counts as past the other."""
+MIN_LENGTHS = 2
+EXTRA_CALLS = 2
 
 
 @dataclass(frozen=True)
@@ -79,18 +74,13 @@ def lengths(head_dim: int, reach: Reach) -> list[int]:
     return [n for n in steps if reach.first * middle <= n <= reach.last * middle]
 
 
-def is_power_of_two(tokens: int) -> bool:
-    """Whether N belongs to the coarse grid."""
-    return tokens & (tokens - 1) == 0
-
-
 @dataclass
 class Schedule:
     """Says what to measure next, given the points there are.
 
     Args:
-        points: Of the run; they grow while it lasts.
-        lines: What is compared.
+        points: Points of the run, which grow while it lasts.
+        lines: The lines to compare.
         head_dims: The values of D.
         reach: The values of N.
         shape: (D, N) -> the shape that is measured.
@@ -239,13 +229,6 @@ def _power_below(tokens: float) -> int:
     return 1 << int(log2(tokens))
 
 
-MIN_ROUNDS = 3
-MIN_LENGTHS = 2
-EXTRA_CALLS = 2
-
-Measure = Callable[[Shape, Sequence[Line]], Iterable[Point]]
-
-
 @dataclass
 class Budget:
     """Measure the steps of a schedule within a time limit.
@@ -255,19 +238,19 @@ class Budget:
     always measured.
 
     Args:
-        schedule: What to measure next.
+        schedule: Says what to measure next.
         points: Receives the measured points; the schedule reads them.
         remarks: Receives a sentence for each length that was not measured, with the reason.
         measure: Measures lines at a shape.
-        seconds: About how long all of it may take.
+        seconds: Approximate time of all measurements.
         report: Called after every N.
-        clock: In seconds.
+        clock: Gives the time in seconds.
     """
 
     schedule: Schedule
     points: list[Point]
     remarks: list[str]
-    measure: Measure
+    measure: Callable[[Shape, Sequence[Line]], Iterable[Point]]
     seconds: float
     report: Report
     clock: Callable[[], float] = time.monotonic

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from saccade.bench.clock import Call
+from saccade.bench.model import model_pass
 from saccade.bench.shapes import Pass
 from saccade.errors import ConfigError
 from saccade.layers import ATTENTIONS
@@ -27,8 +27,7 @@ class Facts:
 
     Attributes:
         tokens: N, the class token included.
-        heads: Number of heads of the first block.
-        head_dim: D of the first block.
+        heads: Number of heads of the first block, of width `head_dim`.
     """
 
     tokens: int
@@ -42,8 +41,6 @@ class Subject:
 
     Attributes:
         name: What the user asked for: a recipe, a run folder or a variant.
-        model: Name of the variant.
-        attention: Its own attention.
         size: Its own side of an image in pixels, or its own length of a sequence.
         options: Options of attentions. Each attention gets those that it has.
         overrides: Other fields of the variant that are changed.
@@ -122,44 +119,13 @@ def make_pass(
     *,
     autocast: bool,
     optimizer: bool,
-) -> Callable[[], object]:
+) -> Call:
     """A function without arguments that runs one pass of a new model over a random batch.
 
-    Args:
-        subject: The model.
-        attention: Name of the attention.
-        size: Side of an image or length of a sequence.
-        batch: Number of samples.
-        direction: `forward` without gradients, or `training`: forward and backward.
-        device: Device to run on.
-        autocast: True to use `torch.autocast` with bfloat16.
-        optimizer: True to end a training pass with a step of AdamW, which keeps two more numbers
-            for each parameter.
+    With `optimizer`, a training pass ends with a step of AdamW, which needs more memory.
     """
     torch.manual_seed(0)
     model = subject.build(attention, size).to(device)
     x = subject.inputs(model, batch, device)
-    model.train(direction == "training")
-
-    def precision() -> AbstractContextManager[object]:
-        return torch.autocast(device.type, torch.bfloat16) if autocast else nullcontext()
-
-    def forward() -> object:
-        with torch.inference_mode(), precision():
-            return model(x)
-
-    if direction == "forward":
-        return forward
-    labels = torch.randint(max(1, model.config.num_classes), (batch,), device=device)
     steps = torch.optim.AdamW(model.parameters(), lr=1e-4) if optimizer else None
-
-    def training() -> object:
-        with precision():
-            loss = F.cross_entropy(model(x), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
-        if steps is not None:
-            steps.step()
-        model.zero_grad(set_to_none=True)
-        return loss
-
-    return training
+    return model_pass(model, x, direction, autocast=autocast, optimizer=steps)

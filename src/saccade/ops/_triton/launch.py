@@ -198,7 +198,7 @@ def _kind(number: Any, *, specialized: bool) -> Any:
 def compiled_at_once(function: Callable[P, R]) -> Callable[P, R]:
     """The function, its kernels compiled side by side the first time it meets a kind of input.
 
-    Its first argument has tensors, q among them, and a `form` with a `kind`, which most of what is
+    Its first argument has tensors, q among them, and a `call` with a `kind`, which most of what is
     compiled depends on alone.
     """
     met: set[Any] = set()
@@ -206,7 +206,7 @@ def compiled_at_once(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         problem: Any = args[0]
-        kind = problem.form.kind
+        kind = problem.call.kind
         if kind not in met and problem.q.is_cuda and not torch.cuda.is_current_stream_capturing():
             compile_kernels(function, *args, **kwargs)
             met.add(kind)

@@ -1,8 +1,8 @@
 """Subtract the mean of the attended keys from every key.
 
-    k_j - mean_j k_j   moves all scores of a row by the same amount
+    k_j - mean_j k_j   changes all scores of a row by the same amount
 
-Softmax weights do not change. Approximations of exp around 0 come nearer to softmax, because the
+Softmax weights do not change. Approximations of exp around 0 become more accurate, because the
 scores become smaller. Layout (B, H, N, D); cost linear in N. On a GPU one operator reads the keys
 twice and writes them once.
 """
@@ -21,11 +21,11 @@ __all__ = ["centered_keys"]
 def centered_keys(
     k: Tensor, key_mask: Tensor | None = None, *, backend: Backend = "auto"
 ) -> Tensor:
-    """Keys minus the mean of those that `key_mask` keeps; sums are float32 (float64 for float64).
+    """Keys minus the mean of the attended keys; sums are float32 (float64 for float64).
 
     Args:
         k: Keys (B, H, S, D).
-        key_mask: (B, S), True = attend. Values of other keys do not enter the mean.
+        key_mask: (B, S), True = attend. Masked keys are not part of the mean.
         backend: `torch`, `triton` (fused), or `auto`: fused on a GPU.
 
     Returns:

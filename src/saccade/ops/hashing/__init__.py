@@ -1,4 +1,4 @@
-"""Softmax attention among tokens whose hashes are alike (Reformer)."""
+"""Softmax attention among tokens with equal hashes (Reformer)."""
 
 from saccade.ops.hashing.attention import lsh_attention, lsh_weights
 

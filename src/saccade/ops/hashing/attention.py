@@ -1,15 +1,15 @@
 """LSH attention in linear time (Reformer, arXiv:2001.04451): sort by hash, attend within chunks.
 
-    o_i = sum_j w_ij v_j / sum_j w_ij,   w_ij = exp(scale x_i.x_j / |x_j|) for the j that i meets
+    o_i = sum_j w_ij v_j / sum_j w_ij,   w_ij = exp(scale x_i.x_j / |x_j|) for the j in i's chunks
 
 Queries and keys are one vector x. A round hashes all tokens, sorts them and cuts them into chunks;
-a token meets those of its chunk and of the chunk before (`reference.py`). A pair that meets in
-several rounds counts once: its weight is divided by the number of those rounds. The rounds are
-summed before the division. Cost: R N (B D + 8 m D) FLOPs a head for R rounds, B buckets and chunks
-of m; memory R N m. Layout (B, H, N, D); everything is in float32, or float64 for float64.
+a token attends to (meets) those of its chunk and of the chunk before (`reference.py`). A pair that
+meets in several rounds counts once: its weight is divided by the number of those rounds. The rounds
+are summed before the division. Cost: R N (B D + 8 m D) FLOPs per head for R rounds, B buckets and
+chunks of m; memory R N m. Layout (B, H, N, D); everything is in float32, or float64 for float64.
 
-Nothing is differentiated through the hashes. A masked token comes last in the order, has no weight
-as a key, and as a query attends to all others alike.
+Hashes have no gradient. A masked token is sorted last, has no weight as a key, and as a query
+attends to all other tokens equally.
 """
 
 import torch
@@ -40,7 +40,7 @@ def lsh_attention(
     scale: float | None = None,
     key_mask: Tensor | None = None,
 ) -> Tensor:
-    """Attend among tokens of like hashes.
+    """Attend among tokens with equal hashes.
 
     Args:
         x: Shared queries and keys (B, H, N, D), in any dtype.
@@ -77,7 +77,7 @@ def lsh_attention(
 
 
 class _Sorted:
-    """Tokens sorted by hash in every round, and which of them meet.
+    """Tokens sorted by hash in every round, and which pairs meet.
 
     A sorted tensor is (B, H, R, C, m, ...): rounds, chunks, places in a chunk. Context is the chunk
     before and the chunk itself, 2 m places.

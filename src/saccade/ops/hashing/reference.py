@@ -1,4 +1,4 @@
-"""LSH attention as its equation: softmax over the pairs of tokens that meet in some round.
+"""The equation of LSH attention: softmax over the pairs of tokens that meet in some round.
 
 In round r, token i has the hash h_r(i) = argmax(R_r x_i, -R_r x_i). Sorted by hash, and by position
 among equal hashes, tokens are cut into chunks of m; c_r(i) is the chunk of token i. Token i meets j
@@ -23,7 +23,7 @@ def chunks_of(x: Tensor, rotation: Tensor, chunk: int, key_mask: Tensor | None) 
 
 
 def meetings(x: Tensor, rotations: Tensor, *, chunk: int, key_mask: Tensor | None = None) -> Tensor:
-    """True where token i meets token j: (B, H, N, N). Masked tokens meet every other."""
+    """True where token i meets token j: (B, H, N, N). Masked tokens meet all tokens."""
     tokens = x.shape[2]
     pairs = torch.zeros(*x.shape[:3], tokens, dtype=torch.bool, device=x.device)
     for rotation in rotations:
@@ -48,7 +48,7 @@ def lsh_reference(
 ) -> Tensor:
     """softmax over met tokens of scale x_i.x_j / |x_j|, times v: (B, H, N, D) -> (B, H, N, E).
 
-    A masked token attends to all others alike.
+    A masked token attends to all others equally.
 
     Args:
         x: Shared queries and keys (B, H, N, D).

@@ -1,4 +1,4 @@
-"""What attentions through few landmarks need: means of runs of tokens, and a pseudo-inverse."""
+"""Attention through a few landmarks: means of runs of tokens, a pseudo-inverse, EVA."""
 
 from saccade.ops.landmarks.inverse import iterated_inverse
 from saccade.ops.landmarks.segments import segment_means

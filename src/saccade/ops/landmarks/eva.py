@@ -8,11 +8,11 @@ and token i attends to the tokens of its window and to all runs:
 
     o_i = (sum_j exp(s q_i.k_j) v_j + sum_c exp(s q_i.K_c) B_c) / (the same sum of exponentials)
 
-Cost: 4 N (w + 2 m) D FLOPs a head. Layout (B, H, N, D); sums are float32, or float64 for float64.
+Cost: 4 N (w + 2 m) D FLOPs per head. Layout (B, H, N, D); sums are float32, or float64 for float64.
 
 # DEVIATION: in training the published code adds Gaussian noise to W_c; here it is the mean of that
-distribution, as in evaluation there. For images, windows and runs there are squares of the grid;
-here they are intervals of tokens in their order, the class token among them.
+distribution, as in their evaluation. In the published code, windows and runs of images are squares
+of the grid; here they are intervals of tokens in their order, including the class token.
 """
 
 import torch
@@ -57,7 +57,7 @@ def eva_reference(
 
 
 def _softmax(scores: Tensor, kept: Tensor) -> Tensor:
-    """Softmax over the last axis; 0 where nothing is kept."""
+    """Softmax over the last axis; 0 if everything is masked."""
     kept = kept.expand_as(scores)
     low = torch.finfo(scores.dtype).min
     return torch.softmax(scores.masked_fill(~kept, low), dim=-1).masked_fill(~kept, 0)

@@ -3,7 +3,7 @@
     Z <- Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4,   Z_0 = A' / (|A|_1 |A|_inf)
 
 # DEVIATION: the published code takes both norms over the whole batch, so that a sample's output
-# depends on the others. Here they are those of each matrix.
+# depends on the others. Here each matrix has its own norms.
 """
 
 import torch

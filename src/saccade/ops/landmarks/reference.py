@@ -1,7 +1,7 @@
-"""Linformer, Nyström and agent attention as their equations, literal, in the dtype of their inputs.
+"""The equations of Linformer, Nyström and agent attention, literal, in the dtype of the inputs.
 
 Each takes q (B, H, N, D), k (B, H, S, D), v (B, H, S, E) and a mask (B, S) of the keys. For Nyström
-and agent attention queries and keys are of the same tokens, and the mask is that of both.
+and agent attention queries and keys are of the same tokens, and the mask is used for both.
 """
 
 import torch

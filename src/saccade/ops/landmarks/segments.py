@@ -3,9 +3,9 @@
 The n attended tokens of a sample, in their order, are cut into m runs as adaptive average pooling
 cuts them: run r holds the tokens from floor(r n / m) to ceil((r + 1) n / m) - 1. If m divides n,
 the runs are segments of equal length. With fewer tokens than runs, neighboring runs share a token.
-Masked tokens belong to no run, so a padded sequence has the runs of the one without padding.
+Masked tokens belong to no run, so a padded sequence has the runs of the unpadded one.
 
-Layout (B, H, N, D) -> (B, H, m, D). Cost: 2 N m D FLOPs a head.
+Layout (B, H, N, D) -> (B, H, m, D). Cost: 2 N m D FLOPs per head.
 """
 
 import torch

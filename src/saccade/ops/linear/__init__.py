@@ -1,4 +1,4 @@
-"""Linear attention with positive feature maps (Performer and relatives)."""
+"""Linear attention with positive feature maps, such as Performer."""
 
 from saccade.ops.linear.attention import linear_attention, linear_weights
 from saccade.ops.linear.feature_maps import (

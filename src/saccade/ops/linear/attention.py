@@ -6,12 +6,12 @@
 with the state S = sum_j phi_k_j v_j^T.
 
 (Transformers are RNNs, arXiv:2006.16236; Performer, arXiv:2009.14794.)
-Cost: 4 N M (E+1) FLOPs a head; memory N (M + E). Sums are float32, or float64 for float64. Fused
-(`backend="triton"`) the operands of products are rounded to the dtype of v, half precision or not.
+Cost: 4 N M (E+1) FLOPs per head; memory N (M + E). Sums are float32, or float64 for float64. With
+`backend="triton"` the operands of products are rounded to the dtype of v.
 
-# DEVIATION: the usual form adds eps to the denominator alone, so rows no longer sum to one when
-# their weights are small. Added to every weight instead, a query that matches nothing attends to
-# all keys alike, and rows stay convex.
+# DEVIATION: the usual form adds eps to the denominator only, so rows do not sum to one if their
+# weights are small. Here eps is added to every weight: a query that matches nothing attends to all
+# keys equally, and rows are convex.
 """
 
 import torch
@@ -49,10 +49,10 @@ def linear_attention(
     Args:
         phi_q: Features of the queries (B, H, N, M), none negative.
         phi_k: Features of the keys (B, H, S, M), none negative.
-        v: Values (B, H, S, E), in any dtype: features are often kept in a wider one.
+        v: Values (B, H, S, E), in any dtype; the features may have a wider one.
         eps: Added to every weight before rows are normalized.
         key_mask: (B, S), True = attend. A sample that masks every key gets 0.
-        backend: `torch`, which `auto` takes, or `triton` (fused; not yet timed with features from
+        backend: `torch`, which `auto` uses, or `triton` (fused; not yet timed with features from
             outside).
 
     Returns:
@@ -117,6 +117,6 @@ def linear_weights(
 
 
 def check_eps(eps: float) -> None:
-    """Refuse an eps that is negative or not finite."""
+    """Raise if eps is negative or not finite."""
     if not 0 <= eps < torch.inf:
-        raise ConfigError(f"eps={eps!r}; expected a finite number that is not negative")
+        raise ConfigError(f"eps must be a finite number of at least 0, got {eps!r}")

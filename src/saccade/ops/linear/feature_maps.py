@@ -10,13 +10,13 @@ With z = W x', x' = sqrt(scale) x:
     ftheta_mlp     softplus(W2 relu(W1 x' + b1) + b2)                          learned
     ftheta_mix     mu exp(z/t) + (1 - mu) max(z/t, 0)                          learned mu, t
 
-each plus a small eps, so that no feature is zero, and over sqrt(M). Everything is computed in
-float32 (float64 for float64) and returned so: features of half-precision inputs span more than
-half precision holds.
+each plus a small eps, so that no feature is zero, and divided by sqrt(M). Features are computed and
+returned in float32 (float64 for float64), because those of half-precision inputs can exceed the
+range of half precision.
 
 # DEVIATION: GELU and ELU features as first published for Performers on CIFAR-10 go negative, and
 # their denominators cross zero. The shifts above keep every weight positive. docs/published.md
-# lists all departures from that study.
+# lists all differences from that study.
 """
 
 import math
@@ -46,13 +46,13 @@ def favor_softmax(
 ) -> Tensor:
     """FAVOR+ features, with the largest exponent subtracted.
 
-    What is subtracted cancels when rows are normalized: a number for each query, and one for all
-    keys of a head.
+    A number for each query, and one for all keys of a head, is subtracted; both cancel when rows
+    are normalized.
 
     Args:
         x: Queries or keys (B, H, N, D).
         projection: W (M, D), see `orthogonal_projection`.
-        is_query: Whether x are queries.
+        is_query: True if x are queries.
         scale: Factor of the scores; 1/sqrt(D) by default.
         eps: Added to every feature.
         key_mask: (B, N) for keys: the maximum is taken over the keys attended to.
@@ -61,7 +61,7 @@ def favor_softmax(
     exponent = z - x.square().sum(dim=-1, keepdim=True) / 2
     if is_query:
         if key_mask is not None:
-            raise ConfigError("key_mask is for keys; is_query=True takes None")
+            raise ConfigError("key_mask must be None with is_query=True, got a mask")
         top = exponent.detach().amax(dim=-1, keepdim=True)
     else:
         check_key_mask(key_mask, x)
@@ -148,11 +148,11 @@ def project(x: Tensor, projection: Tensor, scale: float | None) -> tuple[Tensor,
     """z = W x' and x' = sqrt(scale) x, in the compute dtype."""
     if x.dim() != 4 or projection.dim() != 2 or projection.shape[1] != x.shape[-1]:
         raise ConfigError(
-            f"x has shape {tuple(x.shape)} and projection {tuple(projection.shape)}; "
-            "expected (B, H, N, D) and (M, D)"
+            "x and projection must have shapes (B, H, N, D) and (M, D), got "
+            f"{tuple(x.shape)} and {tuple(projection.shape)}"
         )
     scale = resolve_scale(scale, x.shape[-1])
     if scale < 0:
-        raise ConfigError(f"scale={scale!r}; feature maps need a scale that is not negative")
+        raise ConfigError(f"scale must be at least 0 for feature maps, got {scale!r}")
     x = x.to(compute_dtype(x.dtype)) * math.sqrt(scale)
     return x @ projection.to(x.dtype).T, x

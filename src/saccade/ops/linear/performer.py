@@ -3,8 +3,8 @@
     o_i = sum_j w_ij v_j / sum_j w_ij,   w_ij = phi(q_i).phi(k_j) + eps
 
 with phi of `feature_maps.py` over a fixed projection W (M, D) (Performer, arXiv:2009.14794).
-Cost: 2 (N + S) M (D + E + 1) FLOPs a head. Fused, the features (B, H, N, M) are never stored, and
-memory beside q, k, v and the output is M E a head.
+Cost: 2 (N + S) M (D + E + 1) FLOPs per head. The fused kernels never store the features
+(B, H, N, M); besides q, k, v and the output they need M E numbers per head.
 """
 
 from typing import Literal, get_args
@@ -53,16 +53,16 @@ def performer_attention(
         q: Queries (B, H, N, D), in any strides.
         k: Keys (B, H, S, D).
         v: Values (B, H, S, E).
-        projection: W (M, D), see `orthogonal_projection`. Fused, it gets no gradient.
+        projection: W (M, D), see `orthogonal_projection`. The fused kernels give it no gradient.
         feature_map: A random feature map of this folder.
         scale: Factor of the scores; 1/sqrt(D) by default.
         feature_eps: Added to every feature; by default what the feature map adds.
         eps: Added to every weight before rows are normalized; the features are positive without.
         key_mask: (B, S), True = attend. A sample that masks every key gets 0.
-        precision: How the fused kernels multiply float32 inputs: exactly, or by TF32 products,
-            three of them or one. Products of half-precision inputs are taken by the matrix units
-            whatever this says. torch follows `torch.set_float32_matmul_precision`.
-        backend: `torch`, `triton` (fused), or `auto`, the best there is.
+        precision: How the fused kernels multiply float32 inputs: exactly, or with three or one TF32
+            products. It does not affect half-precision inputs. The torch path follows
+            `torch.set_float32_matmul_precision`.
+        backend: `torch`, `triton` (fused), or `auto`, the fastest.
 
     Returns:
         (B, H, N, E) in the dtype of v.
@@ -73,7 +73,7 @@ def performer_attention(
     _check_features(feature_map, precision, projection, q)
     scale = resolve_scale(scale, q.shape[-1])
     if scale < 0:
-        raise ConfigError(f"scale={scale!r}; feature maps need a scale that is not negative")
+        raise ConfigError(f"scale must be at least 0 for feature maps, got {scale!r}")
     feature_eps = _FEATURE_EPS[feature_map] if feature_eps is None else feature_eps
     obstacle = fused_obstacle(v, q.shape[-1])
     if projection.requires_grad and torch.is_grad_enabled():
@@ -120,10 +120,10 @@ def _check_features(
         raise UnknownNameError("precision", precision, get_args(Precision))
     if projection.dim() != 2 or projection.shape[1] != q.shape[-1]:
         raise ConfigError(
-            f"projection has shape {tuple(projection.shape)}; expected (M, {q.shape[-1]})"
+            f"projection must have shape (M, {q.shape[-1]}), got {tuple(projection.shape)}"
         )
     if projection.device != q.device:
-        raise ConfigError(f"projection is on {projection.device}; expected {q.device}, as q")
+        raise ConfigError(f"projection must be on {q.device}, as q, got {projection.device}")
 
 
 def random_features(
@@ -142,7 +142,7 @@ def random_features(
         x: Queries or keys.
         projection: W (M, D).
         feature_map: A random feature map of this folder.
-        is_query: Whether x are queries; FAVOR+ treats the two apart.
+        is_query: True if x are queries; FAVOR+ treats queries and keys differently.
         scale: Factor of the scores; 1/sqrt(D) by default.
         eps: Added to every feature; by default what the feature map adds.
         key_mask: (B, N) for keys; FAVOR+ takes its maximum over the keys attended to.

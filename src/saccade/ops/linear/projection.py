@@ -23,7 +23,7 @@ def orthogonal_projection(num_features: int, head_dim: int, *, seed: int) -> Ten
     """
     if num_features < 1 or head_dim < 1:
         raise ConfigError(
-            f"num_features={num_features}, head_dim={head_dim}; expected at least 1 each"
+            f"num_features and head_dim must be at least 1, got {num_features} and {head_dim}"
         )
     generator = torch.Generator(device="cpu").manual_seed(seed)
     blocks = []

@@ -1,10 +1,10 @@
-"""Linear attention and its feature maps as their equations, in the dtype of their inputs.
+"""The equations of linear attention and its feature maps, in the dtype of the inputs.
 
     w_ij = (phi_q_i.phi_k_j + eps) / sum_j (phi_q_i.phi_k_j + eps),   o_i = sum_j w_ij v_j
 
-Each feature map phi takes x (B, H, N, D) and W (M, D) and gives (B, H, N, M); z = W x. The map of a
-whole attention is written as if no number could overflow: what the fast paths do for stability
-(subtracting maxima) cancels in the quotient.
+Each feature map phi takes x (B, H, N, D) and W (M, D) and gives (B, H, N, M); z = W x. No maximum
+is
+subtracted: the maxima that the fast paths subtract for stability cancel in the quotient.
 """
 
 import math

@@ -5,13 +5,13 @@ With s_ij = scale phi(q_i).phi(k_j), z_i the mean of s_ij over the n keys, and o
     InLine  w_ij = (s_ij + 1 - z_i) / n                    (arXiv:2412.06590), phi = identity
     MALA    w_ij = ((1 + 1 / z_i) s_ij - z_i) / n          (arXiv:2507.00698), phi = elu + 1
 
-Both rows sum to one: the mean of s_ij over the keys is z_i. Neither loses the length of q, which
-the usual quotient cancels. Cost: 4 N D (E + 1/2) FLOPs a head. Layout (B, H, N, D); sums are
+Rows sum to one, because the mean of s_ij over the keys is z_i. The length of q has an effect,
+unlike in the usual quotient. Cost: 4 N D (E + 1/2) FLOPs per head. Layout (B, H, N, D); sums are
 float32, or float64 for float64.
 
 # DEVIATION: InLine's paper adds a 3x3 convolution with predicted weights, and MALA's published code
 # a depthwise convolution and rotary positions after z, with which rows do not sum to one. Here is
-# the equation alone. `local_conv` adds a depthwise convolution to any attention.
+# only the equation. `local_conv` adds a depthwise convolution to any attention.
 """
 
 import torch

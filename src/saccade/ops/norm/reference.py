@@ -1,9 +1,8 @@
-"""A residual addition and the layer norm after it as their equations, in the dtype of the inputs.
+"""The equations of a residual addition and the layer norm after it, in the dtype of the inputs.
 
     s = x + keep branch,   y = (s - mean s) / sqrt(var s + eps) weight + bias
 
-Mean and variance are over the C channels of a token; the variance is that of the C numbers
-themselves, divided by C.
+Mean and (biased) variance are over the C channels of a token.
 """
 
 from torch import Tensor

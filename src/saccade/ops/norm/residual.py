@@ -30,25 +30,24 @@ def add_norm(
     *,
     eps: float,
 ) -> tuple[Tensor, Tensor] | None:
-    """Add a branch to the residual stream and normalize the sum, where a kernel does both.
+    """Add a branch to the residual stream and normalize the sum, if a kernel supports the call.
 
     Args:
         x: The residual stream (B, N, C).
-        branch: What is added to it (B, N, C), in a dtype that leaves the sum in that of x; None
-            for nothing.
+        branch: Branch to add (B, N, C), in a dtype that does not change that of the sum; None for
+            none.
         keep: Factor of each sample's branch (B,), which gets no gradient; None for 1.
         weight: Factor of each channel (C,).
         bias: Added to each channel (C,).
         eps: Added to the variance.
 
     Returns:
-        The sum in the dtype of x (x itself without a branch), and the normalized sum in bfloat16
-        where autocast lowers to it and else in the dtype of x; or None: add and normalize with
-        torch.
+        The sum in the dtype of x (x itself without a branch), and the normalized sum, in bfloat16
+        under bfloat16 autocast, else in the dtype of x. None if no kernel supports the call.
     """
     if keep is not None and keep.shape != x.shape[:1]:
         raise ConfigError(
-            f"keep has shape {tuple(keep.shape)}; expected ({x.shape[0]},), a factor a sample of x"
+            f"keep must have shape ({x.shape[0]},), one factor per sample, got {tuple(keep.shape)}"
         )
     if weight is None or bias is None or not _takes(x, branch, weight, bias):
         return None
@@ -58,7 +57,7 @@ def add_norm(
 
 
 def _takes(x: Tensor, branch: Tensor | None, weight: Tensor, bias: Tensor) -> bool:
-    """Whether the kernels take these tensors, and what they return is what torch would."""
+    """True if the kernels support these tensors and return what torch would."""
     if not x.is_cuda or not TRITON_INSTALLED or not has_bfloat16(x.get_device()):
         return False
     if is_transformed() or x.dim() != 3 or not 0 < x.shape[-1] <= WIDEST:

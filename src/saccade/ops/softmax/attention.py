@@ -1,8 +1,8 @@
-"""Softmax attention through torch's fused `scaled_dot_product_attention`; short ones through ours.
+"""Softmax attention by torch's fused `scaled_dot_product_attention`; short heads by our kernel.
 
     o_i = sum_j exp(s_ij) v_j / sum_j exp(s_ij),   s_ij = scale q_i.k_j
 
-Cost: 4 N^2 D FLOPs a head; memory linear in N where torch has a fused kernel.
+Cost: 4 N^2 D FLOPs per head; memory linear in N if torch has a fused kernel.
 """
 
 import torch
@@ -23,7 +23,7 @@ from saccade.ops.backends import fused_obstacle, is_differentiated_forward
 __all__ = ["packed_softmax_attention", "softmax_attention", "softmax_weights"]
 
 SHORT = ((64, 64), (128, 32))
-"""Heads that a program takes whole: the most tokens for columns up to so many."""
+"""Maximum number of tokens of a head that one program computes, by maximum number of columns."""
 
 
 def softmax_attention(
@@ -57,16 +57,17 @@ def softmax_attention(
 
 
 def packed_softmax_attention(qkv: Tensor) -> Tensor | None:
-    """Attend, q, k and v lying together as one product leaves them, where a kernel takes them so.
+    """Attend to q, k and v in one tensor, as the projection returns them, if a kernel supports it.
 
-    That is on a GPU in bfloat16 where heads are so short that a program takes all of one: torch's
-    kernels, made for long ones, take four times as long with 64 tokens, 1.3 times with 128.
+    The kernel is for bfloat16 on a GPU and heads that are short enough for one program each.
+    torch's kernels, made for long sequences, take four times as long with 64 tokens and 1.3 times
+    with 128.
 
     Args:
         qkv: (B, N, 3, H, D), checked by the caller.
 
     Returns:
-        (B, N, H, D) in the dtype of qkv, or None: go by q, k and v.
+        (B, N, H, D) in the dtype of qkv; None if no kernel supports the call.
     """
     tokens, dim = qkv.shape[1], qkv.shape[4]
     if not qkv.is_cuda or qkv.dtype != torch.bfloat16 or fused_obstacle(qkv) is not None:

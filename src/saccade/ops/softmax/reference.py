@@ -1,8 +1,8 @@
-"""Softmax attention as its equation, quadratic, in the dtype of its inputs.
+"""The equation of softmax attention, quadratic, in the dtype of the inputs.
 
     w_ij = exp(s_ij) / sum_j exp(s_ij),   s_ij = scale q_i.k_j,   o_i = sum_j w_ij v_j
 
-A row without any key to attend to has weights 0 and output 0.
+A row without keys to attend to has weights 0 and output 0.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Taylor-softmax attention: one function, two algorithms."""
+"""Taylor-softmax attention: one function with two algorithms."""
 
 from saccade.ops.taylor.attention import (
     Algorithm,

@@ -1,8 +1,8 @@
-"""`taylor_attention`: one function whatever the algorithm.
+"""`taylor_attention`: one function for both algorithms.
 
     o_i = sum_j w_ij v_j / sum_j w_ij,   w_ij = c + b s_ij + a s_ij^2,   s_ij = scale q_i.k_j
 
-(arXiv:2403.02920.) `direct` takes 4 N^2 D FLOPs a head, `efficient` 4 N F (D+1) with
+(arXiv:2403.02920.) `direct` takes 4 N^2 D FLOPs per head, `efficient` 4 N F (D+1) with
 F = D(D+1)/2 + D + 1; both need memory linear in N and agree to rounding. `center_keys` replaces
 k_j by k_j - mean_j k_j.
 """
@@ -29,6 +29,7 @@ from saccade.ops.arguments import (
 )
 from saccade.ops.backends import fused_obstacle, is_plain, is_transformed, takes_fused
 from saccade.ops.centering import centered_keys
+from saccade.ops.compilation import constant_when_compiled
 from saccade.ops.taylor.choice import choose, crossover
 from saccade.ops.taylor.composed import direct_composed, efficient_composed
 from saccade.ops.taylor.direct import direct
@@ -72,14 +73,14 @@ def taylor_attention(
         scale: Factor of the scores s = scale q.k; 1/sqrt(D) by default.
         coefficients: (a, b, c) of c + b s + a s^2, with a > 0 and c >= b^2 / 4a.
         key_mask: (B, S), True = attend. A sample that masks every key gets 0.
-        center_keys: Subtract the mean of the attended keys from the keys. Softmax would not change
-            by it; these weights come nearer to softmax.
+        center_keys: Subtract the mean of the attended keys from the keys. This does not change
+            softmax, and brings these weights closer to softmax.
         algorithm: `direct`, `efficient`, or `auto`, which follows `explain_choice`.
         backend: `torch`, `triton` (fused), or `auto`, the best there is.
 
     Returns:
-        (B, H, N, E) in the dtype of q; sums are float32 inside (float64 for float64). The fused
-        direct form adds up to 16 weights in bfloat16 first where q is bfloat16.
+        (B, H, N, E) in the dtype of q; sums are float32 (float64 for float64). For bfloat16 inputs,
+        the fused direct form first adds up to 16 weights in bfloat16.
     """
     check_qkv(q, k, v)
     check_key_mask(key_mask, k)
@@ -115,8 +116,7 @@ def taylorshift_attention(
         center_keys: As in `taylor_attention`, before keys are divided by their length.
         normalize_output: Multiply by sqrt(N / D), N the number of keys attended to.
         algorithm: As in `taylor_attention`.
-        backend: As in `taylor_attention`; fused, scores are never written to memory, and unit rows
-            of keys at most into what the output takes and a quarter, or before a backward pass.
+        backend: As in `taylor_attention`.
 
     Returns:
         (B, H, N, E) in the dtype of q.
@@ -126,8 +126,8 @@ def taylorshift_attention(
     check_coefficients(coefficients)
     if temperature.shape != (q.shape[1],):
         raise ConfigError(
-            f"temperature has shape {tuple(temperature.shape)}; expected ({q.shape[1]},), "
-            "one for each head"
+            f"temperature must have shape ({q.shape[1]},), one per head, got "
+            f"{tuple(temperature.shape)}"
         )
     k = centered_keys(k, key_mask) if center_keys else k
     return _attend(
@@ -147,7 +147,7 @@ def _attend(
     backend: Backend,
     normalize_output: bool = False,
 ) -> Tensor:
-    """Choose backend and algorithm, then run."""
+    """Choose the backend and the algorithm, and attend."""
     fused = _takes_fused(backend, q, v)
     algorithm = _choose_algorithm(algorithm, q, k, fused=fused)
     if fused:
@@ -181,7 +181,7 @@ def _attend(
 def _choose_algorithm(
     algorithm: Algorithm, q: Tensor, k: Tensor, *, fused: bool
 ) -> Literal["direct", "efficient"]:
-    """The algorithm asked for; for `auto` the one that is faster here."""
+    """The requested algorithm; for `auto` the faster one."""
     if algorithm not in get_args(Algorithm):
         raise UnknownNameError("algorithm", algorithm, get_args(Algorithm))
     if algorithm != "auto":
@@ -205,7 +205,7 @@ def packed_taylor_attention(
     algorithm: Algorithm = "auto",
     backend: Backend = "auto",
 ) -> Tensor | None:
-    """Attend, q, k and v lying together as one product leaves them, where a kernel takes them so.
+    """Attend to q, k and v in one tensor, as the projection returns them, if a kernel supports it.
 
     Args:
         qkv: (B, N, 3, H, D), checked by the caller.
@@ -216,7 +216,7 @@ def packed_taylor_attention(
         backend: As in `taylor_attention`.
 
     Returns:
-        (B, N, H, D) in the dtype of qkv, or None: go by q, k and v.
+        (B, N, H, D) in the dtype of qkv; None if no kernel supports the call.
     """
     if qkv.dtype != torch.bfloat16:
         return None
@@ -238,7 +238,7 @@ def packed_taylor_attention(
 
 
 def output_factor(k: Tensor, key_mask: Tensor | None, dtype: torch.dtype) -> float | Tensor:
-    """sqrt(N / D), N the number of keys attended to: a number, or (B, 1, 1, 1) where masked."""
+    """sqrt(N / D), N the number of attended keys: a number, or (B, 1, 1, 1) with a mask."""
     if key_mask is None and is_traced():  # N is a tensor, and stays open
         return (torch.as_tensor(k.shape[2], dtype=dtype, device=k.device) / k.shape[3]).sqrt()
     if key_mask is None and is_plain():  # a number would hold N fast in an exported graph
@@ -250,17 +250,17 @@ def output_factor(k: Tensor, key_mask: Tensor | None, dtype: torch.dtype) -> flo
 
 
 def unit_rows(q: Tensor, k: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-    """temperature q/|q| and k/|k|, in the dtype of sums: rounded back they would lose bits."""
+    """temperature q/|q| and k/|k| in the dtype of sums; rounding them would lose accuracy."""
     dtype = compute_dtype(q.dtype)
     factor = temperature.to(dtype).view(-1, 1, 1)
     return F.normalize(q.to(dtype), dim=-1) * factor, F.normalize(k.to(dtype), dim=-1)
 
 
 def _takes_fused(backend: Backend, q: Tensor, v: Tensor) -> bool:
-    """`auto` takes the kernels for bfloat16 on a GPU, and for float32 where TF32 is allowed.
+    """`auto` uses the kernels for bfloat16 on a GPU, and for float32 if TF32 is allowed.
 
-    Exact float32 products do not use the matrix units; there torch's own products are as fast.
-    float16 goes through TF32 products, whose errors on a GPU are not shown to be small enough yet.
+    Exact float32 products do not use the matrix units, so torch is as fast. float16 would use TF32
+    products, whose errors on a GPU have not been tested.
     """
     preferred = q.is_cuda and q.dtype == torch.bfloat16
     if q.is_cuda and q.dtype == torch.float32:
@@ -270,7 +270,7 @@ def _takes_fused(backend: Backend, q: Tensor, v: Tensor) -> bool:
     return takes_fused(backend, fused_obstacle(v, q.shape[-1]), preferred=preferred)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def _gpu_name(index: int) -> str:
     return torch.cuda.get_device_name(index)
 
@@ -305,13 +305,15 @@ def taylor_weights(
 
 
 def check_coefficients(coefficients: Coefficients) -> Coefficients:
-    """Refuse coefficients whose polynomial can be negative; return them otherwise."""
+    """Return the coefficients; raise if their polynomial can be negative."""
     if len(coefficients) != 3 or not all(abs(x) < inf for x in coefficients):
-        raise ConfigError(f"coefficients={coefficients!r}; expected three finite numbers (a, b, c)")
+        raise ConfigError(
+            f"coefficients must be three finite numbers (a, b, c), got {coefficients!r}"
+        )
     a, b, c = coefficients
     if a <= 0 or c < b * b / (4 * a):
         raise ConfigError(
-            f"coefficients={coefficients!r}; expected a > 0 and c >= b^2 / 4a, "
-            "without which c + b s + a s^2 can be negative"
+            "coefficients must have a > 0 and c >= b^2 / 4a, so that c + b s + a s^2 is never "
+            f"negative, got {coefficients!r}"
         )
     return coefficients

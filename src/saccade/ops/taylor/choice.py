@@ -1,11 +1,10 @@
-"""Which Taylor algorithm `algorithm="auto"` takes, and why."""
+"""The Taylor algorithm that `algorithm="auto"` chooses, and why."""
 
 import math
 from typing import Literal, NamedTuple
 
-import torch
-
 from saccade.errors import ConfigError
+from saccade.ops.compilation import constant_when_compiled
 from saccade.ops.taylor import costs as costs_file
 from saccade.ops.taylor.thresholds import speed_threshold
 
@@ -23,7 +22,7 @@ _FUSED_CROSSOVERS = {
 
 
 _NEVER = 1 << 62
-"""N0 where calibration found direct ahead at every number of tokens; the file has null."""
+"""N0 if calibration found direct faster at every number of tokens; null in the file."""
 
 # On a CPU linear time has to save more FLOPs than it takes: the measured crossings lie at 1.7 to
 # 2.1 times the tokens with equal FLOPs for D = 32 to 128
@@ -50,8 +49,8 @@ def explain_choice(
 ) -> Choice:
     """The algorithm that `taylor_attention(..., algorithm="auto")` uses for one shape.
 
-    The rule: `efficient` for more than N0 tokens; with unequal numbers of queries and keys their
-    harmonic mean counts. N0 is the first of these that there is:
+    The rule: `efficient` for more than N0 tokens; for unequal numbers of queries and keys,
+    their harmonic mean. N0 is the first of these that is known:
 
     1. what `saccade bench attention --calibrate` measured for this device, dtype and head dim;
     2. for the fused kernels, what was measured on an H200;
@@ -63,9 +62,9 @@ def explain_choice(
         num_keys: Number of keys; as many as queries by default.
         head_dim: Width D of a head.
         backend: Which implementation runs.
-        device_name: The device, as calibration files it: a GPU's name, or `cpu`.
+        device_name: The device as in the calibration file: a GPU's name, or `cpu`.
         dtype: The dtype of the inputs, without `torch.`.
-        training: Whether gradients are taken.
+        training: True if gradients are computed.
     """
     keys = num_queries if num_keys is None else num_keys
     threshold, source = crossover(head_dim, backend, device_name, dtype, training)
@@ -76,7 +75,7 @@ def explain_choice(
 
 
 def choose(num_queries: int, num_keys: int, threshold: float) -> Literal["direct", "efficient"]:
-    """The rule alone, for sizes that `torch.compile` holds open and nothing can print."""
+    """The rule without the reason, for symbolic sizes of `torch.compile`."""
     return "efficient" if _mean_tokens(num_queries, num_keys) > threshold else "direct"
 
 
@@ -87,7 +86,7 @@ def _mean_tokens(num_queries: int, num_keys: int) -> float:
 def crossover(
     head_dim: int, backend: str, device_name: str | None, dtype: str, training: bool
 ) -> tuple[float, str]:
-    """N0, and where it comes from."""
+    """N0 and its origin."""
     measured = measured_crossover(device_name or "", dtype, head_dim, training)
     if measured == _NEVER:
         return math.inf, f"measured on {device_name}, at no number of tokens"
@@ -98,7 +97,7 @@ def crossover(
         width = next((d for d in crossovers if head_dim <= d), None)
         if width is None:
             raise ConfigError(
-                f"head_dim={head_dim}: the fused kernels take at most {max(crossovers)}"
+                f"head_dim must be at most {max(crossovers)} for the fused kernels, got {head_dim}"
             )
         return crossovers[width], "fused kernels, measured on an H200"
     equal = speed_threshold(head_dim, symmetric=True)
@@ -107,9 +106,9 @@ def crossover(
     return equal, "linear time takes fewer FLOPs from there on"
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def measured_crossover(device_name: str, dtype: str, head_dim: int, training: bool) -> int:
-    """N0 as calibration found it, -1 where there was none; a constant to `torch.compile`."""
+    """N0 of the calibration, -1 without one; a constant for `torch.compile`."""
     costs = costs_file.read_costs_once().get(device_name, {}).get(dtype, {}).get(str(head_dim), {})
     crossover = costs.get("crossover_training" if training else "crossover_forward", -1)
     return _NEVER if crossover is None else round(crossover)

@@ -1,6 +1,6 @@
-"""How the torch paths cut a problem into pieces whose temporaries stay small.
+"""How the torch paths cut a problem into chunks whose temporaries stay small.
 
-A piece is some samples (all their heads) and some tokens. On the CPU a piece fits the cache; on
+A chunk is some samples (all their heads) and some tokens. On the CPU a chunk fits the cache; on
 other devices it is large enough to keep them busy.
 """
 
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-__all__ = ["feature_major", "pieces", "sizes"]
+__all__ = ["chunk_sizes", "chunk_slices", "feature_major"]
 
 _CPU_BYTES = 8 << 20
 _BYTES_ELSEWHERE = 256 << 20
 _MIN_TOKENS = 32
 
 
-def sizes(
+def chunk_sizes(
     batch: int,
     tokens: int,
     bytes_per_token: int,
@@ -24,7 +24,7 @@ def sizes(
     *,
     cpu_bytes: int = _CPU_BYTES,
 ) -> tuple[int, int]:
-    """(samples, tokens) of a piece, where one token of one sample costs `bytes_per_token`."""
+    """(samples, tokens) of a chunk, where one token of one sample costs `bytes_per_token`."""
     budget = cpu_bytes if device.type == "cpu" else _BYTES_ELSEWHERE
     length = max(_MIN_TOKENS, budget // bytes_per_token // _MIN_TOKENS * _MIN_TOKENS)
     length = min(tokens, length)
@@ -32,7 +32,7 @@ def sizes(
     return samples, max(length, 1)
 
 
-def pieces(total: int, size: int) -> Iterator[slice]:
+def chunk_slices(total: int, size: int) -> Iterator[slice]:
     """Consecutive slices of at most `size` that cover `total`."""
     for start in range(0, total, size):
         yield slice(start, min(start + size, total))
@@ -41,8 +41,8 @@ def pieces(total: int, size: int) -> Iterator[slice]:
 def feature_major(
     x: Tensor, samples: slice, tokens: slice, dtype: torch.dtype, key_mask: Tensor | None = None
 ) -> Tensor:
-    """One piece of (B, H, N, D) as (samples * H, D, tokens), masked keys set to zero."""
-    piece = x[samples, :, tokens]
+    """One chunk of (B, H, N, D) as (samples * H, D, tokens), masked keys set to zero."""
+    chunk = x[samples, :, tokens]
     if key_mask is not None:
-        piece = piece.masked_fill(~key_mask[samples, None, tokens, None], 0)
-    return piece.mT.to(dtype).reshape(-1, x.shape[-1], piece.shape[2])
+        chunk = chunk.masked_fill(~key_mask[samples, None, tokens, None], 0)
+    return chunk.mT.to(dtype).reshape(-1, x.shape[-1], chunk.shape[2])

@@ -1,8 +1,8 @@
-"""Taylor attention made of torch's own operators, for transforms of functions and for export.
+"""Taylor attention with torch's own operators, for `torch.func`, forward mode and export.
 
 `torch.func` (`grad`, `vjp`, `vmap`, `jacrev`), forward-mode differentiation and any order of
-derivatives go through these functions. The operators of `direct.py` and `efficient.py` save memory
-with a backward pass of their own, which such transforms cannot look into.
+derivatives go through these functions. The operators of `direct.py` and `efficient.py` have their
+own backward pass, which saves memory but does not support such transforms.
 
     direct       o_i = sum_j w_ij v_j / sum_j w_ij              memory N^2 for a derivative
     efficient    (y_i, z_i) = phi(q_i)^T W sum_j phi(k_j) u_j^T   memory N F for a derivative

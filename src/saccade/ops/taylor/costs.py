@@ -1,4 +1,4 @@
-"""The file that calibration writes: where it is, and what it says of `algorithm="auto"`.
+"""The calibration file: its place, its format, and reading it.
 
 `saccade bench attention --calibrate` writes `attention_costs.json` into `$XDG_CACHE_HOME/saccade`
 (`~/.cache/saccade` by default):
@@ -32,22 +32,22 @@ Costs = dict[str, dict[str, dict[str, dict[str, float | None]]]]
 
 
 def costs_path() -> Path:
-    """Where the costs of this user's devices are.
+    """The path of the calibration file.
 
     Raises:
-        ConfigError: No home is known, and XDG_CACHE_HOME is not set.
+        ConfigError: The home folder is unknown, and XDG_CACHE_HOME is not set.
     """
     root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     try:
         return root.expanduser() / "saccade" / "attention_costs.json"
     except RuntimeError:
         raise ConfigError(
-            "XDG_CACHE_HOME must be the folder of the cache where no home is known, got nothing"
+            "XDG_CACHE_HOME must be a folder if the home folder is unknown, got nothing"
         ) from None
 
 
 def read_costs() -> Costs:
-    """What calibration found; nothing where there is no file.
+    """The content of the calibration file; empty without a file.
 
     Raises:
         ConfigError: The file cannot be read, or is not what calibration writes.
@@ -73,7 +73,7 @@ def read_costs() -> Costs:
 
 @functools.cache
 def read_costs_once() -> Costs:
-    """As `read_costs`, once for each process; a file that is wrong is ignored with a warning."""
+    """As `read_costs`, once per process; an invalid file is ignored with a warning."""
     try:
         return read_costs()
     except ConfigError as error:
@@ -89,7 +89,7 @@ def _table(value: Any, path: Path, *keys: str) -> dict[str, Any]:
 
 
 def _check_crossover(value: Any, path: Path, *keys: str) -> None:
-    """Refuse what is no number of tokens; other keys than those of passes are left alone."""
+    """Raise if a crossover is not a number of tokens; unknown keys are ignored."""
     if keys[-1] not in _PASSES or value is None:
         return
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

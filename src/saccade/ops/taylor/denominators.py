@@ -1,4 +1,4 @@
-"""The division by the row sums, shared by both algorithms: its floor and its gradient.
+"""The division by the row sums in both algorithms: its lower bound and its gradient.
 
 The weight c + b s + a s^2 is at least c - b^2/(4a) >= 0 for every s, so a row over m keys sums to
 at least m (c - b^2/(4a)). Rounding can push a computed sum below that bound when large terms
@@ -14,7 +14,7 @@ __all__ = ["denominator_floor", "numerator_gradient", "safe_denominator"]
 def denominator_floor(
     key_mask: Tensor | None, keys: int | Tensor, a: float, b: float, c: float
 ) -> float | Tensor:
-    """The smallest possible row sum: a number, or (B, 1, 1) where keys are masked."""
+    """The smallest possible row sum: a number, or (B, 1, 1) with a mask."""
     smallest_weight = max(0.0, c - b * b / (4 * a))
     if key_mask is None:
         return smallest_weight * keys
@@ -22,7 +22,7 @@ def denominator_floor(
 
 
 def safe_denominator(total: Tensor, floor: float | Tensor) -> Tensor:
-    """Row sums (B, H, n) no smaller than the floor; 1 where there is nothing to divide by."""
+    """Row sums (B, H, n), at least the lower bound; 1 for rows without keys."""
     if isinstance(floor, float) and floor > 0:
         return total.clamp(min=floor)
     total = torch.maximum(total, torch.as_tensor(floor, dtype=total.dtype, device=total.device))

@@ -23,7 +23,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from saccade.ops.arguments import compute_dtype, in_full_precision
 from saccade.ops.registration import operator
-from saccade.ops.taylor.chunks import pieces, sizes
+from saccade.ops.taylor.chunks import chunk_sizes, chunk_slices
 from saccade.ops.taylor.denominators import numerator_gradient, safe_denominator
 
 __all__ = ["direct"]
@@ -33,11 +33,11 @@ _CPU_BYTES = 2 << 20
 
 
 class _Square(NamedTuple):
-    """The weight as a square and a constant: (slope q.k + start)^2 + least."""
+    """The weight as a square and a constant: (factor q.k + shift)^2 + min_weight."""
 
-    slope: float
-    start: float
-    least: float
+    factor: float
+    shift: float
+    min_weight: float
 
 
 def _square(scale: float, a: float, b: float, c: float) -> _Square:
@@ -52,8 +52,8 @@ def _roots(
     Every operation on a CPU is a parallel region of its own. Where other processes use the cores,
     threads wait at the end of each for one that was preempted. So there are few operations.
     """
-    t = buffer[: q.shape[0], : q.shape[1]].fill_(square.start)
-    t.baddbmm_(q, k.mT, alpha=square.slope)
+    t = buffer[: q.shape[0], : q.shape[1]].fill_(square.shift)
+    t.baddbmm_(q, k.mT, alpha=square.factor)
     return t if key_mask is None else t.mul_(key_mask.unsqueeze(1))
 
 
@@ -70,16 +70,22 @@ def _mask_of_heads(key_mask: Tensor | None, heads: int) -> Tensor | None:
     return None if key_mask is None else key_mask.repeat_interleave(heads, dim=0)
 
 
-def _least_sum(mask: Tensor | None, keys: int, least: float, dtype: torch.dtype) -> float | Tensor:
+def _constant_sum(
+    mask: Tensor | None, keys: int, min_weight: float, dtype: torch.dtype
+) -> float | Tensor:
     """The constant's sum over the keys that are attended to: a number, or (G, 1)."""
-    return least * keys if mask is None else least * mask.sum(dim=-1, keepdim=True, dtype=dtype)
+    return (
+        min_weight * keys
+        if mask is None
+        else min_weight * mask.sum(dim=-1, keepdim=True, dtype=dtype)
+    )
 
 
 def _buffer(q: Tensor, keys: int) -> tuple[Tensor, int, int]:
     """Memory for the t of a chunk (G, n, S), and its numbers of heads and of queries."""
     (batch, heads, queries, _), dtype = q.shape, compute_dtype(q.dtype)
     per_token = max(1, keys * dtype.itemsize)
-    group, length = sizes(batch * heads, queries, per_token, q.device, cpu_bytes=_CPU_BYTES)
+    group, length = chunk_sizes(batch * heads, queries, per_token, q.device, cpu_bytes=_CPU_BYTES)
     return q.new_empty(group, length, keys, dtype=dtype), group, length
 
 
@@ -101,15 +107,15 @@ def _forward(
     total = q.new_empty(batch * heads, queries, dtype=dtype)
     rows, k_rows, v_rows = _heads(q), _heads(k, key_mask), _heads(v, key_mask)
     mask = _mask_of_heads(key_mask, heads)
-    constant = v_rows.sum(dim=1, keepdim=True) * square.least  # (B * H, 1, E)
+    constant = v_rows.sum(dim=1, keepdim=True) * square.min_weight  # (B * H, 1, E)
     buffer, group, length = _buffer(q, keys)
-    for some in pieces(batch * heads, group):
+    for some in chunk_slices(batch * heads, group):
         own = None if mask is None else mask[some]
-        least = _least_sum(own, keys, square.least, dtype)
-        for tokens in pieces(queries, length):
+        smallest = _constant_sum(own, keys, square.min_weight, dtype)
+        for tokens in chunk_slices(queries, length):
             t = _roots(rows[some, tokens], k_rows[some], own, square, buffer)
             w = t.mul_(t)
-            z = safe_denominator(w.sum(dim=-1).add_(least), least)
+            z = safe_denominator(w.sum(dim=-1).add_(smallest), smallest)
             y = torch.baddbmm(constant[some], w, v_rows[some])  # (G, n, E)
             total[some, tokens] = z
             out[some, tokens] = y.div_(z.unsqueeze(-1))
@@ -139,21 +145,21 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     (batch, heads, queries, _), keys = q.shape, k.shape[2]
     square = _square(scale, a, b, c)
-    twice = 2 * square.slope
+    twice = 2 * square.factor
     rows, k_rows, v_rows = _heads(q), _heads(k, key_mask), _heads(v, key_mask)
     dy, dz = numerator_gradient(_heads(grad), _heads(out), total.flatten(0, 1))
     dq, dk, dv = torch.empty_like(rows), torch.zeros_like(k_rows), torch.zeros_like(v_rows)
     mask = _mask_of_heads(key_mask, heads)
     buffer, group, length = _buffer(q, keys)
-    for some in pieces(batch * heads, group):
+    for some in chunk_slices(batch * heads, group):
         own = None if mask is None else mask[some]
-        for tokens in pieces(queries, length):
+        for tokens in chunk_slices(queries, length):
             t = _roots(rows[some, tokens], k_rows[some], own, square, buffer)
             dv[some].baddbmm_((t * t).mT, dy[some, tokens])
             ds = torch.baddbmm(dz[some, tokens], dy[some, tokens], v_rows[some].mT).mul_(t)
             dq[some, tokens] = (ds @ k_rows[some]).mul_(twice)  # ds is over 2 sqrt(a) scale
             dk[some].baddbmm_(ds.mT, rows[some, tokens], alpha=twice)
-    dv += square.least * dy.sum(dim=1, keepdim=True)
+    dv += square.min_weight * dy.sum(dim=1, keepdim=True)
     if mask is not None:
         dv *= mask.unsqueeze(-1)
     return tuple(

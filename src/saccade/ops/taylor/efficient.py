@@ -22,7 +22,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from saccade.ops.arguments import compute_dtype, in_full_precision
 from saccade.ops.registration import operator
-from saccade.ops.taylor.chunks import feature_major, pieces, sizes
+from saccade.ops.taylor.chunks import chunk_sizes, chunk_slices, feature_major
 from saccade.ops.taylor.denominators import denominator_floor, numerator_gradient, safe_denominator
 from saccade.ops.taylor.features import (
     feature_weights,
@@ -35,10 +35,10 @@ __all__ = ["efficient"]
 
 
 def _values(v: Tensor, samples: slice, tokens: slice, key_mask: Tensor | None) -> Tensor:
-    """u = (v, 1) of a piece: (G, E+1, n), zero for masked keys."""
-    piece = feature_major(v, samples, tokens, compute_dtype(v.dtype), key_mask)
-    u = piece.new_ones(piece.shape[0], piece.shape[1] + 1, piece.shape[2])
-    u[:, :-1] = piece
+    """u = (v, 1) of a chunk: (G, E+1, n), zero for masked keys."""
+    chunk = feature_major(v, samples, tokens, compute_dtype(v.dtype), key_mask)
+    u = chunk.new_ones(chunk.shape[0], chunk.shape[1] + 1, chunk.shape[2])
+    u[:, :-1] = chunk
     if key_mask is not None:
         u[:, -1] = key_mask[samples, None, tokens].expand(-1, v.shape[1], -1).flatten(0, 1)
     return u
@@ -51,7 +51,7 @@ def _token_major(x: Tensor, heads: int) -> Tensor:
 
 def _sizes(q: Tensor, tokens: int) -> tuple[int, int]:
     per_token = q.shape[1] * num_features(q.shape[-1]) * compute_dtype(q.dtype).itemsize
-    return sizes(q.shape[0], tokens, max(1, per_token), q.device)
+    return chunk_sizes(q.shape[0], tokens, max(1, per_token), q.device)
 
 
 @operator("taylor_efficient")
@@ -74,15 +74,15 @@ def _forward(
     weights = feature_weights(dim, a, b, c, state)
     group, length = _sizes(q, max(queries, keys))
     buffer = state.new_empty(group * heads, num_features(dim), length)
-    for samples in pieces(batch, group):
+    for samples in chunk_slices(batch, group):
         s = state[samples].flatten(0, 1)  # (G, F, E+1), a view
-        for tokens in pieces(keys, length):
+        for tokens in chunk_slices(keys, length):
             phi = features(feature_major(k, samples, tokens, dtype, key_mask), buffer)
             s.baddbmm_(phi, _values(v, samples, tokens, key_mask).mT)
         s *= weights
         mask = None if key_mask is None else key_mask[samples]
         floor = denominator_floor(mask, keys, a, b, c)
-        for tokens in pieces(queries, length):
+        for tokens in chunk_slices(queries, length):
             phi = features(feature_major(q, samples, tokens, dtype) * scale, buffer)
             y = _token_major(s.mT @ phi, heads)  # (samples, H, n, E+1)
             z = safe_denominator(y[..., -1], floor)
@@ -121,10 +121,10 @@ def _backward(
     weights = feature_weights(dim, a, b, c, state)
     group, length = _sizes(q, max(queries, keys))
     buffer = state.new_empty(group * heads, num_features(dim), length)
-    for samples in pieces(batch, group):
+    for samples in chunk_slices(batch, group):
         s = state[samples].flatten(0, 1)  # (G, F, E+1), W already in it
         ds = torch.zeros_like(s)
-        for tokens in pieces(queries, length):
+        for tokens in chunk_slices(queries, length):
             x = feature_major(q, samples, tokens, dtype) * scale
             dy = torch.cat(
                 numerator_gradient(
@@ -138,7 +138,7 @@ def _backward(
             dx = features_pullback(x, s @ dy.mT) * scale
             dq[samples, :, tokens] = _token_major(dx, heads)
         ds *= weights
-        for tokens in pieces(keys, length):
+        for tokens in chunk_slices(keys, length):
             x = feature_major(k, samples, tokens, dtype, key_mask)
             u = _values(v, samples, tokens, key_mask)
             dx = features_pullback(x, ds @ u)

@@ -8,7 +8,7 @@ because (q.k)^2 = sum_ij q_i q_j k_i k_j counts every pair i < j twice. phi has
 F = D(D+1)/2 + D + 1 entries instead of D^2 + D + 1.
 
 Layout is feature-major, (G, F, n) with tokens last, so that each row of products is one contiguous
-multiplication. n is the length of a chunk: phi never exists for all tokens at once.
+multiplication. n is the length of a chunk: phi is never stored for all tokens.
 """
 
 import torch

@@ -1,11 +1,11 @@
-"""Taylor-softmax attention as its equation, quadratic, in the dtype of its inputs.
+"""The equation of Taylor-softmax attention, quadratic, in the dtype of the inputs.
 
     w_ij = (c + b s_ij + a s_ij^2) / sum_j (c + b s_ij + a s_ij^2),   s_ij = scale q_i.k_j
     o_i  = sum_j w_ij v_j
 
 With (a, b, c) = (1/2, 1, 1) the numerator is the Taylor polynomial of exp at 0, of order 2
 (TaylorShift, arXiv:2403.02920). `center_keys` replaces k_j by k_j - mean_j k_j, the mean over the
-keys that are attended to. A row without any key to attend to has output 0.
+keys that are attended to. A row without keys to attend to has output 0.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""From how many tokens on the linear-time form is cheaper, counted as in arXiv:2403.02920.
+"""Number of tokens above which linear time is cheaper, counted as in arXiv:2403.02920.
 
 For one head of width d and N tokens the paper counts
 
@@ -34,7 +34,7 @@ def efficient_flops(queries: int, keys: int, d: int, *, symmetric: bool = True) 
 
 
 def speed_threshold(d: int, *, symmetric: bool = False) -> int:
-    """N0: the number of tokens at which both forms take as many FLOPs.
+    """N0: the number of tokens at which both forms need equal FLOPs.
 
     Args:
         d: Head dim.
@@ -45,12 +45,12 @@ def speed_threshold(d: int, *, symmetric: bool = False) -> int:
 
 
 def memory_threshold(d: int, *, symmetric: bool = False) -> int:
-    """N1: the number of tokens at which both forms hold as many entries.
+    """N1: the number of tokens at which both forms store equally many numbers.
 
     Args:
         d: Head dim.
-        symmetric: Count d(d+1)/2 features instead of the paper's d^2. (Both counts hold the
-            features of all tokens at once. Our efficient path does not: it works in chunks.)
+        symmetric: Count d(d+1)/2 features instead of the paper's d^2. (Both count the
+            features of all tokens. Our efficient path works in chunks and stores fewer.)
     """
     _check(d)
     quadratic = d * (d + 1) // 2 if symmetric else d * d
@@ -60,4 +60,4 @@ def memory_threshold(d: int, *, symmetric: bool = False) -> int:
 
 def _check(d: int) -> None:
     if d < 1:
-        raise ConfigError(f"d={d!r}; expected a head dim of at least 1")
+        raise ConfigError(f"d must be at least 1, got {d!r}")

@@ -13,11 +13,7 @@ else:
         __name__,
         {
             "folder": ("ComparisonFolder",),
-            "plan": (
-                "Job",
-                "Plan",
-                "make_plan",
-            ),
+            "plan": ("Job", "Plan", "make_plan"),
             "start": ("compare",),
         },
     )

@@ -1,4 +1,4 @@
-"""The folder of a comparison. Workers share nothing else.
+"""The folder of a comparison.
 
 study.json      attentions, baseline, seeds and folds; the SHA-256 of base.yaml
 base.yaml       configuration shared by all runs
@@ -34,14 +34,12 @@ from saccade.io import (
     sealed,
     unsealed,
     write_file,
-    write_json,
     write_new,
 )
 from saccade.runs import PREDICTIONS, RunFolder, trained_together
-from saccade.study.attempts import Attempts
-from saccade.study.base_config import read_base, sha256_text
 from saccade.study.comparison.fairness import LOCAL
 from saccade.study.comparison.plan import Job, Plan
+from saccade.study.folder import StudyFolder, sha256_text
 from saccade.study.tuning import Settings, TuningFolder, join_search
 
 __all__ = ["ComparisonFolder"]
@@ -51,15 +49,10 @@ TUNING, TUNED_SETTINGS = "tuning", "tuned.json"
 State = Literal["waiting", "failed", "finished"]
 
 
-class ComparisonFolder:
-    """A comparison on disk.
+class ComparisonFolder(StudyFolder):
+    """A comparison on disk."""
 
-    Args:
-        path: The folder.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    kind = "compare"
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -93,24 +86,18 @@ class ComparisonFolder:
             folder._change(replace(plan, created=saved.created))
         return cls(path)
 
-    def exists(self) -> bool:
-        """True if the folder holds a comparison."""
-        return (self.path / "study.json").is_file()
-
     @cached_property
     def plan(self) -> Plan:
         """The plan saved in `study.json` and `base.yaml`."""
         path = self.path / "study.json"
         try:
-            values = read_json_object(path)
-            if not is_unchanged(values):
-                raise ConfigError(f"{str(path)!r} was changed after it was written; restore it")
-            if values["kind"] != "compare" or values["version"] != VERSION:
+            values = self.read("study.json")
+            if values["kind"] != self.kind or values["version"] != VERSION:
                 kind = f"{values['kind']}, version {values['version']}"
                 raise ConfigError(f"{str(path)!r} is not a comparison of version {VERSION}: {kind}")
             return Plan(
                 recipe=values["recipe"],
-                base=read_base(self.path / "base.yaml", self._base_hashes(values)),
+                base=self.read_base(self._base_hashes(values)),
                 attentions=tuple(values["attentions"]),
                 baseline=values["baseline"],
                 seeds=tuple(values["seeds"]),
@@ -134,22 +121,13 @@ class ComparisonFolder:
 
     def _settings(self) -> dict[str, dict[str, Any] | None] | None:
         """The settings in `tuned.json`; None if it is not written yet."""
-        path = self.path / TUNED_SETTINGS
-        if not path.exists():
+        if not (self.path / TUNED_SETTINGS).exists():
             return None
-        values = read_json_object(path)
-        if not is_unchanged(values):
-            raise ConfigError(f"{str(path)!r} was changed after it was written; restore it")
-        return dict(unsealed(values)["settings"])
+        return dict(self.read(TUNED_SETTINGS)["settings"])
 
     def search(self, attention: str) -> TuningFolder:
         """Folder of the search of an attention."""
         return TuningFolder(self.path / TUNING / attention)
-
-    @cached_property
-    def attempts(self) -> Attempts:
-        """Attempts at each run and search."""
-        return Attempts(self.path / "attempts")
 
     def lock(self, name: str) -> Path:
         """Lock file that the worker of a run or a search holds."""
@@ -235,16 +213,11 @@ class ComparisonFolder:
             values = read_json_object(path)
             if not is_unchanged(values):
                 raise ValueError("it was changed after it was written")
-            values = unsealed(values)
-            return {setup: dict(found) for setup, found in values.items()}
+            return {setup: dict(found) for setup, found in unsealed(values).items()}
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"{str(path)!r} cannot be read ({error}); delete it to measure again"
             ) from None
-
-    def write(self, name: str, values: dict[str, Any]) -> None:
-        """Replace one of the JSON files, atomically."""
-        write_json(self.path / name, sealed(values))
 
     def _create(self, plan: Plan) -> None:
         make_folder(self.path)
@@ -308,7 +281,7 @@ def _study(plan: Plan, *bases: str) -> dict[str, Any]:
     kept = replace(plan, searches={}, settings=None)
     values = {k: v for k, v in asdict(kept).items() if k not in ("base", "searches", "settings")}
     hashes = [sha256_text(base) for base in bases]
-    return {"version": VERSION, "kind": "compare", **values, "base_sha256": hashes}
+    return {"version": VERSION, "kind": ComparisonFolder.kind, **values, "base_sha256": hashes}
 
 
 def _words(value: object) -> str:

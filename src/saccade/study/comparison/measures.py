@@ -37,6 +37,7 @@ from torch import Tensor, nn
 
 from saccade.config import Config, with_overrides
 from saccade.data import Loader, Splits, make_loader
+from saccade.errors import is_out_of_memory
 from saccade.layers import AttentionCore
 from saccade.runs import RunFolder
 from saccade.study.comparison.folder import ComparisonFolder
@@ -45,8 +46,8 @@ from saccade.study.workers import leave_if_asked
 from saccade.train import build_model, load_model
 from saccade.train.build import set_up_training
 from saccade.train.distributed import Ranks, connect
-from saccade.train.memory import MIB, is_out_of_memory
 from saccade.train.run_data import load_run_data
+from saccade.train.run_summary import MIB
 from saccade.train.signals import stop_signals
 from saccade.train.step import PRECISIONS, Stepper
 from saccade.train.torch_flags import set_up_machine
@@ -71,11 +72,7 @@ HELD_OUT_IMAGES = 64
 
 
 def measure(folder: ComparisonFolder) -> None:
-    """Measure every set-up that has a finished run and was not measured yet.
-
-    Raises:
-        Preempted: A signal asked to stop.
-    """
+    """Measure every set-up that has a finished run and was not measured yet."""
     together = folder.trained_together()
     with stop_signals() as stop:
         for setup in _setups(folder):
@@ -115,10 +112,8 @@ def measure_run(
 ) -> dict[str, Any]:
     """Latency, memory and approximation error of a finished run's model, as JSON values.
 
-    Args:
-        run: The run.
-        speed: If True, also measure training speed.
-        runs: Runs that determine the number of CPU threads; `run` alone by default.
+    With `speed` also its training speed. `runs`, by default the run alone, determine the number of
+    CPU threads.
     """
     config = run.config()
     with set_up_machine(config), _threads_of([run] if runs is None else runs):
@@ -140,7 +135,15 @@ def _threads_of(runs: Iterable[RunFolder]) -> Iterator[None]:
 def _measure_run(run: RunFolder, config: Config, *, speed: bool) -> dict[str, Any]:
     ranks = connect(config.train.device)
     splits = load_run_data(run, parts=("train", "test"))
-    loader = _test_loader(splits, config.train.eval_batch_size, ranks.device)
+    loader = make_loader(
+        splits.test,
+        splits.info,
+        batch_size=min(config.train.eval_batch_size, len(splits.test)),
+        augment=None,
+        seed=0,
+        device=ranks.device,
+        shuffle=False,
+    )
     images = next(loader.epoch(0)).images
     trained = run.newest_intact()[0] is not None
     model = load_model(run)[0] if trained else build_model(config, splits.info).eval()
@@ -170,10 +173,6 @@ def _measure_run(run: RunFolder, config: Config, *, speed: bool) -> dict[str, An
 def approximation_error(model: nn.Module, images: Tensor) -> float | None:
     """Relative error of the attention to the softmax it approximates, averaged over layers.
 
-    Args:
-        model: Model in evaluation mode.
-        images: Held-out images, from which the model computes q, k and v.
-
     Returns:
         The relative error of the outputs; None if the attention does not approximate softmax.
     """
@@ -196,18 +195,6 @@ def approximation_error(model: nn.Module, images: Tensor) -> float | None:
         for hook in hooks:
             hook.remove()
     return statistics.fmean(errors) if errors else None
-
-
-def _test_loader(splits: Splits, batch_size: int, device: torch.device) -> Loader:
-    return make_loader(
-        splits.test,
-        splits.info,
-        batch_size=min(batch_size, len(splits.test)),
-        augment=None,
-        seed=0,
-        device=device,
-        shuffle=False,
-    )
 
 
 @torch.no_grad()

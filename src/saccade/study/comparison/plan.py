@@ -7,14 +7,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from saccade.config import Config, TuneConfig, with_values
+from saccade.config import Config, Range, TuneConfig, with_values
 from saccade.data.folder_recipe import resolve_recipe
 from saccade.errors import ConfigError
 from saccade.layers import ATTENTIONS
+from saccade.layers.attentions import Around
 from saccade.study.comparison.fairness import check_overrides, check_settings
-from saccade.study.comparison.search_space import check_tuning, search_config
+from saccade.study.tuning.space import NO_VALIDATION, value_of
 
-__all__ = ["DEFAULT_SEEDS", "TUNED", "Job", "Plan", "make_plan"]
+__all__ = ["DEFAULT_SEEDS", "TUNED", "Job", "Plan", "check_tuning", "make_plan", "search_config"]
 
 DEFAULT_SEEDS = 3
 
@@ -196,3 +197,56 @@ def _check_names(attentions: Sequence[str]) -> tuple[str, ...]:
         named = f"only {attentions[0]!r}" if attentions else "nothing"
         raise ConfigError(f"{named} to compare: name two attentions or more")
     return tuple(attentions)
+
+
+def check_tuning(asked: Config, trials: int, folds: int | None) -> None:
+    """Refuse settings with which the attentions cannot be tuned equally on validation images.
+
+    Args:
+        asked: The recipe with all overrides.
+        trials: Number of trials of each attention.
+        folds: Number of folds, None without cross-validation.
+    """
+    if trials < 1:
+        raise ConfigError(f"--tune must be at least 1, the number of trials, got {trials}")
+    if folds is not None:
+        raise ConfigError(
+            "--tune cannot be combined with --folds: validation images of one fold are test images "
+            "of another, so that a search would see test images"
+        )
+    if asked.data.is_without_validation:
+        raise ConfigError(NO_VALIDATION)
+    if asked.tune.sampler == "grid":
+        raise ConfigError(
+            "tune.sampler must be tpe or random with --tune, got grid: the grids of two attentions "
+            "differ in size"
+        )
+
+
+def search_config(config: Config, attention: str, asked: Config) -> Config:
+    """Configuration of the search of an attention.
+
+    The recipe's search section replaces the candidates of keys that the attention declares. Its
+    other keys are not searched.
+    """
+    declared = ATTENTIONS[attention].search
+    space = {
+        key: _with_own(config, key, asked.search.get(key, candidates))
+        for key, candidates in declared.items()
+    }
+    return config.model_copy(update={"search": space, "tune": asked.tune})
+
+
+def _with_own(config: Config, key: str, candidates: Range | Around | Sequence[Any]) -> Any:
+    """Candidates that include the recipe's own value, with which the search starts."""
+    own = value_of(config, key)
+    if isinstance(candidates, Around):
+        return Range(low=own / candidates.factor, high=own * candidates.factor, log=True)
+    if not isinstance(candidates, Range):
+        return [own, *(value for value in candidates if value != own)]
+    if not candidates.low <= own <= candidates.high:
+        raise ConfigError(
+            f"search.{key} must include the recipe's own value {own}, with which all searches "
+            f"start, got {candidates.low} to {candidates.high}"
+        )
+    return candidates

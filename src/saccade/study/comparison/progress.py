@@ -28,11 +28,7 @@ POLL_S = 0.5
 class Watcher:
     """Polls the folder of a comparison, shows its progress, and reports when runs end.
 
-    Args:
-        folder: The comparison, including runs of other workers.
-        since: Runs that failed before this time count as not ended, since they are tried again.
-        on_change: Called when a run has ended.
-        quiet: Show nothing.
+    Runs that failed before the time `since` count as not ended, since they are tried again.
     """
 
     def __init__(
@@ -52,7 +48,9 @@ class Watcher:
 
     def __enter__(self) -> Watcher:
         if self._plain and self._ended:
-            self._say(f"{len(self._ended)} of {len(self.folder.plan.jobs())} runs are done already")
+            print_line(
+                f"{len(self._ended)} of {len(self.folder.plan.jobs())} runs are done already"
+            )
         self._thread.start()
         return self
 
@@ -84,7 +82,7 @@ class Watcher:
             if self._live is None:
                 tell_skipped(self.folder.run(job))
             if self._plain:
-                self._say(f"{self._line(job)} ({number} of {len(self.folder.plan.jobs())})")
+                print_line(f"{self._line(job)} ({number} of {len(self.folder.plan.jobs())})")
         if new:
             with suppress(SaccadeError):  # raised again at the end of the comparison
                 self.on_change()
@@ -102,9 +100,6 @@ class Watcher:
             message = self.folder.run(job).status().get("message") or "its files are damaged"
             return f"{job.name} failed: {message}"
         return f"{job.name}: {summary['test_accuracy']:.2%} in {summary['seconds']:.1f} s"
-
-    def _say(self, line: str) -> None:
-        print_line(line)
 
 
 def _start_live() -> Live:

@@ -25,8 +25,7 @@ from saccade.stats import CONFIDENCE
 from saccade.study.comparison.fairness import UnfairError, check_run, check_together
 from saccade.study.comparison.folder import VERSION, ComparisonFolder
 from saccade.study.comparison.plan import Job, Plan
-from saccade.study.comparison.search import is_searching
-from saccade.study.comparison.tuned import describe_tuning, failed_searches, rests_on
+from saccade.study.comparison.search import describe_tuning, failed_searches, is_searching, rests_on
 
 __all__ = ["collect"]
 

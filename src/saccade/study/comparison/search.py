@@ -1,4 +1,4 @@
-"""Tune every attention of a comparison alike, before its runs.
+"""Tune every attention of a comparison in the same way before its runs, and describe the result.
 
 Each attention has a search of its own (`saccade.study.tuning`) with the same number of trials, the
 same first trial, seed, sampler and pruner. The trials of a search run one after another, so that
@@ -8,29 +8,35 @@ are judged on validation images only.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from saccade.config import Config, Range
 from saccade.errors import ConfigError, RunLockedError, TakenOver, TrainingError
-from saccade.io import is_unchanged, locked, read_json_object
+from saccade.io import locked
+from saccade.results import Results
 from saccade.runs import PREDICTIONS
 from saccade.study.attempts import MAX_ATTEMPTS, reason_of
 from saccade.study.comparison.fairness import UnfairError
 from saccade.study.comparison.folder import TUNED_SETTINGS, TUNING, ComparisonFolder
+from saccade.study.comparison.plan import Plan
 from saccade.study.tuning.results import write_results
 from saccade.study.tuning.space import values_of
 from saccade.study.tuning.trials import work as work_on
 from saccade.study.workers import leave_if_asked
 from saccade.train.progress import print_line
-from saccade.train.signals import StopRequest, stop_signals
+from saccade.train.signals import stop_signals
 
 __all__ = [
     "check_settings",
     "check_untested",
     "choose_settings",
+    "describe_candidates",
+    "describe_tuning",
+    "failed_searches",
     "is_searching",
+    "rests_on",
     "search",
     "search_results",
     "unfinished",
@@ -59,12 +65,9 @@ def search_results(folder: ComparisonFolder, attention: str) -> dict[str, Any]:
         ConfigError: The file was changed, is of another search, or cannot be read.
     """
     own = folder.search(attention)
-    path = own.path / "results.json"
-    if not path.exists():
+    if not (own.path / "results.json").exists():
         return {}
-    values = read_json_object(path)
-    if not is_unchanged(values):
-        raise ConfigError(f"{str(path)!r} was changed after it was written; delete it")
+    values = own.read("results.json", "delete it")
     identity = own.identity()
     if identity["attention"] != attention:
         raise ConfigError(
@@ -72,7 +75,7 @@ def search_results(folder: ComparisonFolder, attention: str) -> dict[str, Any]:
             f"{identity['attention']}; restore it"
         )
     if values.get("search", identity) != identity:  # earlier versions did not record it
-        raise ConfigError(f"{str(path)!r} is of another search; delete it")
+        raise ConfigError(f"{str(own.path / 'results.json')!r} is of another search; delete it")
     return values
 
 
@@ -85,13 +88,9 @@ def unfinished(folder: ComparisonFolder) -> list[str]:
 def search(
     folder: ComparisonFolder, *, since: float, unit: str | None = None, say: Say = print_line
 ) -> None:
-    """Work on the searches of a comparison until they have ended.
+    """Work on the searches of a comparison, or on one `unit`, until they have ended.
 
-    Args:
-        folder: The comparison.
-        since: Disk errors before this time do not count.
-        unit: Name of the only search to work on; all searches by default.
-        say: Called with each line of progress output.
+    Disk errors before the time `since` do not count.
 
     Raises:
         Preempted: A signal asked to stop; progress is saved.
@@ -100,7 +99,7 @@ def search(
     with stop_signals() as stop:
         while names := [name for name in unfinished(folder) if unit in (None, unit_of(name))]:
             if not any(_try(folder, name, since, say) for name in names):
-                _wait(stop)
+                stop.wait(POLL_S)
             leave_if_asked(stop, "two searches")
 
 
@@ -130,18 +129,8 @@ def _try(folder: ComparisonFolder, attention: str, since: float, say: Say) -> bo
     return True
 
 
-def _wait(stop: StopRequest) -> None:
-    until = time.monotonic() + POLL_S
-    while not stop.signal and time.monotonic() < until:
-        time.sleep(0.05)
-
-
 def choose_settings(folder: ComparisonFolder) -> None:
-    """Write the best values of each search, once all have ended.
-
-    Raises:
-        UnfairError: A trial was tested on test images.
-    """
+    """Write the best values of each search, once all have ended."""
     check_untested(folder)
     settings = {name: _best_settings(folder, name) for name in folder.plan.attentions}
     folder.write(TUNED_SETTINGS, {"settings": settings})
@@ -189,3 +178,103 @@ def check_untested(folder: ComparisonFolder) -> None:
                     f"trial {row['number']} of {attention} has results on test images; settings "
                     f"may only be chosen on validation images; delete {str(own.path)!r}"
                 )
+
+
+def describe_tuning(folder: ComparisonFolder, run_seconds: float) -> dict[str, Any] | None:
+    """The searches so far and their cost, as JSON values; None if nothing is tuned."""
+    if folder.plan.trials is None:
+        return None
+    rows = [_describe_search(folder, name) for name in folder.plan.attentions]
+    seconds = sum(row["seconds"] for row in rows)
+    total = seconds + run_seconds
+    first = search_results(folder, folder.plan.attentions[0])
+    return {
+        "trials": folder.plan.trials,
+        "metric": first.get("metric"),
+        "sampler": first.get("sampler"),
+        "pruner": first.get("pruner"),
+        "attentions": rows,
+        "seconds": round(seconds, 2),
+        "run_seconds": round(run_seconds, 2),
+        "share": round(seconds / total, 4) if total else None,
+    }
+
+
+def _describe_search(folder: ComparisonFolder, attention: str) -> dict[str, Any]:
+    """One search. Its first trial has the shared setting."""
+    results = search_results(folder, attention)
+    trials, best = results.get("trials", []), results.get("best")
+    states = [row["state"] for row in trials]
+    base = folder.search(attention).base()
+    return {
+        "attention": attention,
+        "trials": len(trials),
+        **{state: states.count(state) for state in ("complete", "pruned", "failed")},
+        "seconds": round(sum(row["seconds"] for row in trials), 2),
+        "shared_value": next((row["value"] for row in trials if row["number"] == 0), None),
+        "best_value": best["value"] if best else None,
+        "best_trial": best["number"] if best else None,
+        "settings": best["params"] if best else {},
+        "space": {key: describe_candidates(base, key) for key in base.search},
+    }
+
+
+def describe_candidates(base: Config, key: str) -> str:
+    """The candidates of a key, in words."""
+    candidates = base.search[key]
+    if isinstance(candidates, Range):
+        scale = ", log" if candidates.log else ""
+        return f"{candidates.low:g} to {candidates.high:g}{scale}"
+    return ", ".join("default" if value is None else str(value) for value in candidates)
+
+
+def failed_searches(folder: ComparisonFolder) -> list[dict[str, str]]:
+    """Searches without a result, with the reason."""
+    settings = folder.plan.settings or {}
+    failed = [name for name in settings if settings[name] is None]
+    return [{"run": unit_of(name), "reason": _failure(folder, name)} for name in failed]
+
+
+def _failure(folder: ComparisonFolder, attention: str) -> str:
+    trials: Sequence[Mapping[str, Any]] = search_results(folder, attention).get("trials", ())
+    first = trials[0]["reason"] if trials else "no trial"
+    return f"all {len(trials)} trials failed, so it has no tuned setting; the first: {first}"
+
+
+def rests_on(plan: Plan, shared: Results, tuned: Results | None) -> str:
+    """A sentence on the setting that the claims of the comparison rest on."""
+    rate = f"learning rate {plan.base.optim.lr:g}"
+    if plan.trials is None:
+        return (
+            f"Every claim rests on one shared setting ({rate}), tuned for none of the attentions: "
+            "it is about this recipe, and the ranking may differ with another learning rate."
+        )
+    if tuned is None:
+        return (
+            f"The attentions are not tuned yet: until they are, every claim rests on one shared "
+            f"setting ({rate})."
+        )
+    told = (
+        "Claims about which attention is better rest on the tuned table: each attention had "
+        f"{plan.trials} trials on validation images, with the same first trial (the recipe's own "
+        "setting), seed, sampler and pruner. Claims from the table of shared settings hold for the "
+        f"recipe's own setting ({rate}) only."
+    )
+    if differing := _other_verdicts(shared, tuned):
+        return f"{told} The verdicts of the two tables differ for {', '.join(differing)}."
+    return told
+
+
+def _other_verdicts(shared: Results, tuned: Results) -> list[str]:
+    """Pairs on which the two tables claim different things."""
+    before, after = _verdicts(shared), _verdicts(tuned)
+    both = [pair for pair in before if pair in after]
+    return [f"{a} and {b}" for a, b in both if before[a, b] != after[a, b]]
+
+
+def _verdicts(found: Results) -> dict[tuple[str, str], int]:
+    """1 or -1 for each pair that differs, 0 for the others."""
+    claims = (*found.against_baseline, *found.others)
+    return {
+        (c.first, c.second): 0 if not c.holds else 1 if c.difference > 0 else -1 for c in claims
+    }

@@ -1,4 +1,4 @@
-"""Start, resume and finish a comparison."""
+"""Start, resume and finish a comparison; estimate its training time."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ import torch
 from saccade.config import Config
 from saccade.data import DatasetInfo, Splits, load_splits
 from saccade.errors import ConfigError, Preempted
-from saccade.io import sealed
-from saccade.study.base_config import UNCHECKED
 from saccade.study.comparison.fairness import check_models, check_run
 from saccade.study.comparison.folder import ComparisonFolder
-from saccade.study.comparison.initial import write_initial_weights
-from saccade.study.comparison.measures import MEASURES, is_measured, measure
-from saccade.study.comparison.plan import Plan
+from saccade.study.comparison.measures import MEASURES, is_measured, measure, training_speed
+from saccade.study.comparison.plan import Job, Plan
 from saccade.study.comparison.progress import Watcher
 from saccade.study.comparison.results import collect
 from saccade.study.comparison.search import (
     check_settings,
     check_untested,
     choose_settings,
+    describe_candidates,
     is_searching,
     search,
     unfinished,
     unit_of,
 )
-from saccade.study.comparison.work import work
+from saccade.study.comparison.work import work, write_initial_weights
+from saccade.study.folder import UNCHECKED
 from saccade.study.launchers import Launcher, Task, local, only_launcher
 from saccade.study.tuning.space import check_space
 from saccade.study.workers import raise_worker_error
@@ -40,12 +39,11 @@ from saccade.train.cost import warn_of_default_size
 from saccade.train.distributed import connect
 from saccade.train.progress import print_line
 from saccade.train.run_data import batch_note, check_same_data, check_same_folder
-from saccade.train.torch_flags import check_machine, uses_cuda
+from saccade.train.torch_flags import check_machine, set_up_machine, uses_cuda
 
-__all__ = ["compare", "failed_runs"]
+__all__ = ["compare", "estimate", "failed_runs"]
 
-WORKER = "saccade.study.comparison.worker"
-
+WORKER = "saccade.study.worker"
 MAX_ON_CPU = 4
 
 
@@ -101,12 +99,13 @@ def _search(folder: ComparisonFolder, jobs: int | None, launcher: Launcher, *, q
     """Tune every attention, and choose its settings."""
     since, names = time.time(), unfinished(folder)
     say = (lambda line: None) if quiet else print_line
+    own = folder.search(folder.plan.baseline)
     task = Task(
         WORKER,
         folder.path,
         since,
         units=[unit_of(name) for name in names],
-        jobs=_jobs_of_searches(folder, len(names)) if jobs is None and launcher is local else jobs,
+        jobs=_default_jobs(own.base(), len(names)) if jobs is None and launcher is local else jobs,
         here=lambda: search(folder, since=since, say=say),
     )
     try:
@@ -122,11 +121,6 @@ def _search(folder: ComparisonFolder, jobs: int | None, launcher: Launcher, *, q
             codes, f"{ended_with}; {len(missing)} searches are missing; go on with --resume"
         )
     choose_settings(folder)
-
-
-def _jobs_of_searches(folder: ComparisonFolder, searches: int) -> int:
-    """Default number of workers of the searches, as for as many runs."""
-    return _workers_of_this_machine(folder.search(folder.plan.baseline).base(), max(1, searches))
 
 
 def _prepare(folder: ComparisonFolder, plan: Plan, info: DatasetInfo) -> None:
@@ -174,42 +168,41 @@ def _check_here(plan: Plan, jobs: int | None, *, is_local: bool) -> Splits:
     if is_local:
         check_machine(first)
         connect(first.train.device)
-    splits = load_splits(first.data)
-    check_models(plan, splits.info)
-    for config in plan.searches.values():
-        check_space(config, splits)
+    splits = _load_checked(plan)
     warn_of_default_size(first, splits)
     return splits
 
 
-def _suitable_jobs(folder: ComparisonFolder, since: float) -> int:
+def _load_checked(plan: Plan) -> Splits:
+    """The data of the first run, after the models and the search spaces were checked with it."""
+    splits = load_splits(plan.config(plan.jobs()[0]).data)
+    check_models(plan, splits.info)
+    for config in plan.searches.values():
+        check_space(config, splits)
+    return splits
+
+
+def _default_jobs(config: Config, units: int) -> int:
     """Default number of workers: one per GPU, or one per CPU core but at most four.
 
-    Small networks do not use all threads of a CPU. The number does not shrink as runs finish, so
-    that every run gets the same share of the CPU threads.
+    Small networks do not use all threads of a CPU.
     """
-    if not folder.waiting(since):
-        return 1
-    runs = folder.plan.jobs()
-    return _workers_of_this_machine(folder.plan.config(runs[0]), len(runs))
-
-
-def _workers_of_this_machine(config: Config, units: int) -> int:
     if uses_cuda(config):
         return min(units, torch.cuda.device_count())
     return min(units, len(os.sched_getaffinity(0)), MAX_ON_CPU)
 
 
 def _training(folder: ComparisonFolder, since: float, jobs: int | None, *, is_local: bool) -> Task:
-    """The training of the remaining runs."""
-    return Task(
-        WORKER,
-        folder.path,
-        since,
-        units=[job.name for job in folder.waiting(since)],
-        jobs=_suitable_jobs(folder, since) if jobs is None and is_local else jobs,
-        here=lambda: work(folder, since=since),
-    )
+    """The training of the remaining runs.
+
+    The default number of workers does not shrink as runs finish, so that every run gets the same
+    share of the CPU threads.
+    """
+    runs, waiting = folder.plan.jobs(), [job.name for job in folder.waiting(since)]
+    if jobs is None and is_local:
+        jobs = _default_jobs(folder.plan.config(runs[0]), len(runs)) if waiting else 1
+    here = partial(work, folder, since=since)
+    return Task(WORKER, folder.path, since, units=waiting, jobs=jobs, here=here)
 
 
 def _measuring(folder: ComparisonFolder, since: float) -> Task:
@@ -219,9 +212,7 @@ def _measuring(folder: ComparisonFolder, since: float) -> Task:
 
 
 def _write(folder: ComparisonFolder) -> dict[str, Any]:
-    results = sealed(collect(folder))
-    folder.write("results.json", results)
-    return results
+    return folder.write("results.json", collect(folder))
 
 
 def _check_all_ended(
@@ -238,3 +229,45 @@ def _check_all_ended(
 def failed_runs(left_out: list[dict[str, str]]) -> str:
     """The message about runs that failed."""
     return f"{len(left_out)} run(s) failed; {left_out[0]['run']}: {left_out[0]['reason']}"
+
+
+def estimate(plan: Plan) -> dict[str, Any]:
+    """Count trials and runs, and measure a few training steps of each attention.
+
+    Returns:
+        JSON values. `seconds` is the training time if runs are made one at a time and no trial is
+        pruned; None if some model does not fit in memory.
+    """
+    first = plan.config(plan.jobs()[0])
+    check_machine(first)
+    ranks = connect(first.train.device)
+    splits = _load_checked(plan)
+    runs = len(plan.seeds) * (plan.folds or 1)
+    rows: list[dict[str, Any]] = []
+    for name in plan.attentions:
+        config = plan.config(Job(name, plan.seeds[0], None if plan.folds is None else 0))
+        with set_up_machine(config):
+            speed = training_speed(config, splits, ranks)
+        tuned_runs = runs if plan.trials else 0
+        one = config.train.epochs * len(splits.train) / speed if speed else None
+        count = (plan.trials or 0) + runs + tuned_runs
+        space = plan.searches.get(name)
+        rows.append(
+            {
+                "attention": name,
+                "trials": plan.trials or 0,
+                "runs": runs,
+                "tuned_runs": tuned_runs,
+                "img_per_s": speed,
+                "seconds_per_run": None if one is None else round(one, 2),
+                "seconds": None if one is None else round(count * one, 1),
+                "space": {k: describe_candidates(space, k) for k in space.search} if space else {},
+            }
+        )
+    times = [row["seconds"] for row in rows]
+    return {
+        "trials": sum(row["trials"] for row in rows),
+        "runs": sum(row["runs"] + row["tuned_runs"] for row in rows),
+        "seconds": None if None in times else round(sum(times), 1),
+        "attentions": rows,
+    }

@@ -6,15 +6,16 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from saccade.runs import RunFolder
+from saccade.study.attempts import Attempt
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.plan import Job as Run
 from saccade.study.comparison.search import search_results, unit_of
-from saccade.study.slurm_queue import Job, find_jobs, log_of, read_queue
+from saccade.study.slurm_queue import Job, log_of, read_jobs
 
 __all__ = ["RunStatus", "State", "describe_runs"]
 
@@ -76,25 +77,27 @@ class RunStatus:
 
 def describe_runs(folder: ComparisonFolder) -> list[RunStatus]:
     """The state of each search and each run, in the order of the plan."""
-    jobs = find_jobs(folder.path)
-    queue = read_queue() if jobs else {}
+    jobs = read_jobs(folder.path)
     searched = folder.plan.attentions if folder.plan.trials is not None else ()
-    searches = [
-        _describe_search(folder, name, jobs.get(unit_of(name), ""), queue) for name in searched
-    ]
-    runs = [_describe(folder, run, jobs.get(run.name, ""), queue) for run in folder.plan.jobs()]
-    return [*searches, *runs]
+    found = [_describe_search(folder, name, jobs.get(unit_of(name))) for name in searched]
+    found += [_describe(folder, run, jobs.get(run.name)) for run in folder.plan.jobs()]
+    return [_with_job(folder, status, jobs.get(status.run)) for status in found]
 
 
-def _describe_search(
-    folder: ComparisonFolder, attention: str, job_id: str, queue: Mapping[str, Job] | None
-) -> RunStatus:
-    results, job = search_results(folder, attention), (queue or {}).get(job_id)
+def _with_job(folder: ComparisonFolder, status: RunStatus, job: Job | None) -> RunStatus:
+    """The status with the job and its log."""
+    if job is None:
+        return status
+    is_unsure = job.state == "SILENT" and status.state in ("waiting", "running", "interrupted")
+    reason = SILENT if is_unsure else status.reason
+    return replace(status, job=job.id, log=str(log_of(folder.path, job.id)), reason=reason)
+
+
+def _describe_search(folder: ComparisonFolder, attention: str, job: Job | None) -> RunStatus:
+    results = search_results(folder, attention)
     states = [row["state"] for row in results.get("trials", ()) if row["state"] != "running"]
     best = results.get("best")
     state, reason = _state_of_search(folder, attention, results, job)
-    if queue is None and job_id and state in ("waiting", "running", "interrupted"):
-        reason = SILENT
     return RunStatus(
         run=unit_of(attention),
         state=state,
@@ -102,8 +105,6 @@ def _describe_search(
         epochs=folder.plan.trials or 0,
         accuracy=best["value"] if best else None,
         reason=reason,
-        job=job_id,
-        log=str(log_of(folder.path, job_id)) if job_id else "",
         is_search=True,
         trials={state: states.count(state) for state in dict.fromkeys(states)},
     )
@@ -115,37 +116,32 @@ def _state_of_search(
     """State of a search, and the reason for it."""
     if results.get("complete"):
         return ("done", "") if results["best"] else ("failed", "all trials failed")
-    if job is not None and not job.has_ended:
-        queued = job.state == "PENDING"
-        return ("queued", job.reason.replace("None", "")) if queued else ("running", "")
     attempts = folder.attempts.of(unit_of(attention).replace("/", "-"))
+    if found := _state_of_job(job):
+        return found
     if not attempts:
         return "waiting", ""
-    last = attempts[-1]
-    if last.end == "under way" and (last.host != platform.node() or _is_alive(last.pid)):
-        return "running", ""
-    return "interrupted", last.reason
+    return ("running", "") if _has_worker(attempts, job) else ("interrupted", attempts[-1].reason)
 
 
-def _describe(
-    folder: ComparisonFolder, run: Run, job_id: str, queue: Mapping[str, Job] | None
-) -> RunStatus:
-    files, job = folder.run(run), (queue or {}).get(job_id)
-    status = files.status()
+def _state_of_job(job: Job | None) -> tuple[State, str] | None:
+    """State of a run whose job is queued or runs; None if it has no such job."""
+    if job is None or job.has_ended or job.state == "SILENT":
+        return None
+    return ("queued", job.reason.replace("None", "")) if job.state == "PENDING" else ("running", "")
+
+
+def _describe(folder: ComparisonFolder, run: Run, job: Job | None) -> RunStatus:
+    files, epochs = folder.run(run), folder.plan.base.train.epochs
     state, reason = _state(folder, run, job)
-    if queue is None and job_id and state in ("waiting", "running", "interrupted"):
-        reason = SILENT
-    summary = folder.summary(run) if state == "done" else {}
     return RunStatus(
         run=run.name,
         state=state,
-        epoch=int(status.get("epoch", 0)),
-        epochs=folder.plan.base.train.epochs,
-        eta_s=_time_left(files, folder.plan.base.train.epochs) if state == "running" else None,
-        accuracy=summary.get("test_accuracy"),
+        epoch=int(files.status().get("epoch", 0)),
+        epochs=epochs,
+        eta_s=_time_left(files, epochs) if state == "running" else None,
+        accuracy=folder.summary(run).get("test_accuracy") if state == "done" else None,
         reason=reason,
-        job=job_id,
-        log=str(log_of(folder.path, job_id)) if job_id else "",
     )
 
 
@@ -155,25 +151,27 @@ def _state(folder: ComparisonFolder, run: Run, job: Job | None) -> tuple[State, 
     written, message = status.get("state"), str(status.get("message") or "")
     if written == "finished":
         return ("done", "") if folder.summary(run) else ("failed", "its files are damaged")
-    if job is not None and not job.has_ended:
-        queued = job.state == "PENDING"
-        return ("queued", job.reason.replace("None", "")) if queued else ("running", "")
+    if found := _state_of_job(job):
+        return found
     if written == "failed":
         return "failed", message
-    lost = job.death() if job is not None and job.state != "COMPLETED" else ""
+    is_lost = job is not None and job.state not in ("COMPLETED", "SILENT", "UNKNOWN")
+    lost = job.death() if job is not None and is_lost else ""
     if not status:
         return ("failed", lost) if lost else ("waiting", "")
-    if written == "running" and not lost and _has_worker(folder, run):
+    if written == "running" and not lost and _has_worker(folder.attempts.of(run.short_name), job):
         return "running", ""
     return "interrupted", lost or message or (KILLED if written == "running" else str(written))
 
 
-def _has_worker(folder: ComparisonFolder, run: Run) -> bool:
-    """True unless the last attempt ended, or its process on this machine is gone."""
-    attempts = folder.attempts.of(run.short_name)
+def _has_worker(attempts: Sequence[Attempt], job: Job | None) -> bool:
+    """True unless the last attempt ended, or the job or the process that made it is gone."""
     if not attempts or attempts[-1].end != "under way":
         return False
-    return attempts[-1].host != platform.node() or _is_alive(attempts[-1].pid)
+    last = attempts[-1]
+    if job is not None and job.has_ended and last.worker.startswith(job.worker):
+        return False
+    return last.host != platform.node() or _is_alive(last.pid)
 
 
 def _is_alive(pid: int) -> bool:

@@ -1,4 +1,6 @@
-"""Worker loop of a comparison: take a free run, train it, and repeat until all runs have ended.
+"""The runs of a comparison: their common initial weights, and the loop of a worker.
+
+The worker takes a free run, trains it, and repeats this until all runs have ended.
 
 Several workers of a machine can share one folder. A worker that finds all remaining runs taken
 waits, so that it can take over a run if another worker dies. A job of Slurm works on one run only.
@@ -10,12 +12,19 @@ tried again, up to `MAX_ATTEMPTS` times in a row from the same step.
 from __future__ import annotations
 
 import gc
+import os
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
+from saccade.data import DatasetInfo
 from saccade.errors import (
+    ConfigError,
     FullDiskError,
     Preempted,
     RunLockedError,
@@ -23,29 +32,30 @@ from saccade.errors import (
     TakenOver,
     TrainingError,
     is_transient,
+    writing_error,
 )
-from saccade.io import locked
+from saccade.io import check_regular, locked
+from saccade.models.weight_files import write_tensors
 from saccade.study.attempts import MAX_ATTEMPTS, one_line, reason_of
 from saccade.study.comparison.folder import ComparisonFolder
 from saccade.study.comparison.plan import Job
 from saccade.study.workers import leave_if_asked
-from saccade.train import train
+from saccade.train import build_model, train
+from saccade.train.distributed import full
+from saccade.train.initialize import read_configured
 from saccade.train.progress import print_line
-from saccade.train.signals import StopRequest, stop_signals
+from saccade.train.signals import stop_signals
 
-__all__ = ["tidy", "work"]
+__all__ = ["tidy", "work", "write_initial_weights"]
 
 POLL_S = 0.5
 RETRY_S = 1.0
 
 
 def work(folder: ComparisonFolder, *, since: float, unit: str | None = None) -> None:
-    """Train the remaining runs of a comparison.
+    """Train the remaining runs of a comparison, or only the run named `unit`.
 
-    Args:
-        folder: The comparison.
-        since: Runs that failed before this time are tried again, once.
-        unit: Name of the only run to train; all runs by default.
+    Runs that failed before the time `since` are tried again, once.
 
     Raises:
         Preempted: A signal asked to stop; progress is saved.
@@ -66,7 +76,7 @@ def work(folder: ComparisonFolder, *, since: float, unit: str | None = None) -> 
                 print_line(f"{one_line(error)}; trying again ({failures + 1} of {MAX_ATTEMPTS})")
                 has_worked = False
             if not has_worked:
-                _wait(stop)
+                stop.wait(POLL_S)
             leave_if_asked(stop, "two runs")
 
 
@@ -142,7 +152,45 @@ def tidy(*, compiled: bool) -> None:
         torch.cuda.empty_cache()
 
 
-def _wait(stop: StopRequest) -> None:
-    until = time.monotonic() + POLL_S
-    while not stop.signal and time.monotonic() < until:
-        time.sleep(0.05)
+def write_initial_weights(folder: ComparisonFolder, info: DatasetInfo) -> None:
+    """Write the missing weight files, one per seed."""
+    plan = folder.plan
+    for seed in plan.seeds:
+        path = folder.initial(seed)
+        if path.exists():
+            _check_whole(path)
+            continue
+        torch.manual_seed(seed)
+        fold = None if plan.folds is None else 0
+        config = plan.config(Job(plan.baseline, seed, fold))
+        network = build_model(config, info)
+        if (start := read_configured(config)) is not None:
+            start.fill(network, reset_head=config.init.reset_head)
+        try:
+            _write_whole(path, {name: full(t) for name, t in network.state_dict().items()})
+        except OSError as error:
+            message = f"cannot write {str(path)!r}"
+            raise writing_error(message, error, TrainingError, "go on with --resume") from None
+
+
+def _check_whole(path: Path) -> None:
+    """Raise if a weight file is damaged."""
+    try:
+        check_regular(path)
+        with safe_open(path, "pt"):
+            pass
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(
+            f"{str(path)!r} cannot be read ({error}); delete it to write it again"
+        ) from None
+
+
+def _write_whole(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a file atomically."""
+    path.parent.mkdir(exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write_tensors(tensors, aside)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)

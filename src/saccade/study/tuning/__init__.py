@@ -11,15 +11,8 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "folder": (
-                "Settings",
-                "TuningFolder",
-            ),
-            "start": (
-                "join_search",
-                "start_search",
-                "tune",
-            ),
+            "folder": ("Settings", "TuningFolder"),
+            "start": ("join_search", "start_search", "tune"),
         },
     )
 

@@ -1,4 +1,4 @@
-"""The folder of a search. Workers share nothing else.
+"""The folder of a search.
 
 study.json      settings of the search: recipe, metric, number of trials, storage
 base.yaml       base configuration of every trial, including the search space
@@ -16,7 +16,6 @@ import os
 import shutil
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import uuid4
@@ -28,18 +27,13 @@ from saccade.errors import (
     writing_error,
 )
 from saccade.io import (
-    is_unchanged,
     make_folder,
-    read_json_object,
     remove_leftovers,
-    sealed,
     sync,
-    unsealed,
     write_file,
 )
 from saccade.runs import RunFolder
-from saccade.study.attempts import Attempts
-from saccade.study.base_config import read_base, sha256_text
+from saccade.study.folder import StudyFolder, sha256_text
 from saccade.study.tuning import storage
 from saccade.study.tuning.space import base_point, grid
 from saccade.study.tuning.storage import JOURNAL
@@ -101,23 +95,14 @@ def _check_metric(metric: str) -> None:
         raise UnknownNameError("metric", metric, METRICS)
 
 
-class TuningFolder:
-    """The folder of a search.
+class TuningFolder(StudyFolder):
+    """A search on disk."""
 
-    Args:
-        path: The folder.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    kind = "tune"
 
     @classmethod
     def create(cls, path: str | Path, config: Config, settings: Settings) -> Self:
-        """Create the folder of a new search atomically.
-
-        Raises:
-            ConfigError: `path` exists and is not an empty folder, or cannot be written.
-        """
+        """Create the folder of a new search atomically."""
         folder = cls(path)
         folder.check_free()
         aside = cls(folder.path.with_name(f".{folder.path.name}.{os.getpid()}"))
@@ -155,10 +140,6 @@ class TuningFolder:
             storage.cut_torn_line(folder.journal)
         return folder
 
-    def exists(self) -> bool:
-        """True if the folder holds a study."""
-        return (self.path / "study.json").is_file()
-
     def check_free(self) -> None:
         """Refuse a path that exists, unless it is an empty folder."""
         if self.exists():
@@ -173,12 +154,9 @@ class TuningFolder:
         """The settings saved in `study.json`."""
         path = self.path / "study.json"
         try:
-            values = read_json_object(path)
-            if not is_unchanged(values):
-                raise ConfigError(f"{str(path)!r} was changed after it was written; restore it")
-            values = unsealed(values)
+            values = self.read("study.json")
             kind, version = values.pop("kind"), values.pop("version")
-            if kind != "tune":
+            if kind != self.kind:
                 raise ConfigError(f"{str(path)!r} must be of a search, got a {kind!r} study")
             if version > VERSION:
                 raise ConfigError(
@@ -209,11 +187,6 @@ class TuningFolder:
         for number in range(len(study.get_trials(deepcopy=False)), self.trials_wanted()):
             study.enqueue_trial(points[number] if number < len(points) else {})
 
-    @cached_property
-    def attempts(self) -> Attempts:
-        """Attempts at each trial."""
-        return Attempts(self.path / "attempts")
-
     @property
     def journal(self) -> Path:
         """File of Optuna's storage, if the storage is a file."""
@@ -222,7 +195,7 @@ class TuningFolder:
     def base(self) -> Config:
         """Base configuration of every trial."""
         sha256 = self.settings().base_sha256
-        return read_base(self.path / "base.yaml", [sha256] if sha256 else [])
+        return self.read_base([sha256] if sha256 else [])
 
     def identity(self) -> dict[str, Any]:
         """What tells this search from others, for `results.json`."""
@@ -243,5 +216,4 @@ class TuningFolder:
         return storage.load_study(settings.storage, self.journal, settings.study)
 
     def _write_settings(self, settings: Settings) -> None:
-        values = {"version": VERSION, "kind": "tune", **asdict(settings)}
-        RunFolder(self.path).write("study.json", sealed(values))
+        self.write("study.json", {"version": VERSION, "kind": self.kind, **asdict(settings)})

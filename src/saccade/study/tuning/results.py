@@ -1,17 +1,19 @@
-"""Results of a search: all trials as JSON, the best recipe, and parameter importance."""
+"""Results of a search: all trials as JSON, the best recipe, parameter importance, and plots."""
 
 from __future__ import annotations
 
+import itertools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import ceil, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saccade.config import Config, dump_config, with_values
 from saccade.errors import ConfigError
-from saccade.io import locked, sealed, write_file
-from saccade.runs import RunFolder
+from saccade.io import locked, write_file
+from saccade.plotting import draw_with_fonts
 from saccade.study.tuning.folder import METRICS, TuningFolder
 from saccade.version import __version__
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-__all__ = ["chosen_epoch", "collect", "write_results"]
+__all__ = ["chosen_epoch", "collect", "draw_plots", "write_results"]
 
 VERSION = 1
 STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
@@ -27,12 +29,19 @@ MIN_FOR_IMPORTANCE = 4
 BEST_SHARE = 0.1
 """Share of best trials that PED-ANOVA compares with all trials; ties are included."""
 
+# Colors by Okabe and Ito, safe for color-blind readers. Each state also has its own marker.
+BLUE, ORANGE, GRAY, BLACK = "#0072B2", "#E69F00", "#7F7F7F", "#000000"
+ENDED_EARLY = {
+    "pruned": {"color": ORANGE, "marker": "v", "label": "pruned"},
+    "failed": {"color": GRAY, "marker": "x", "label": "failed"},
+}
+NAMES = {"val_accuracy": "validation accuracy", "val_loss": "validation loss"}
+
 
 def write_results(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
     """Write `results.json` and `best.yaml`, and return the results."""
     with locked(folder.path / ".results.lock", on_wait=lambda: None):
-        results = sealed(collect(folder, study))
-        RunFolder(folder.path).write("results.json", results)
+        results = folder.write("results.json", collect(folder, study))
         if results["best"] is not None:
             _write_best(folder, results)
     return results
@@ -108,13 +117,7 @@ def _check_value(
 def _importance(
     study: optuna.Study, metric: str, ranked: Sequence[float]
 ) -> tuple[dict[str, float] | None, str | None]:
-    """Importance of each key by PED-ANOVA, or the reason why it was left out.
-
-    Args:
-        study: The search.
-        metric: Metric that the search optimizes.
-        ranked: Values of the complete trials, best first.
-    """
+    """Importance of each key by PED-ANOVA, or the reason why it was left out."""
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
     if len(ranked) < MIN_FOR_IMPORTANCE:
@@ -154,3 +157,91 @@ def _header(results: dict[str, Any], path: Path, config: Config) -> str:
         f"# value:     {results['metric']} {best['value']:.4f}\n"
         f"# found:     {found}\n"
     )
+
+
+def draw_plots(results: dict[str, Any], folder: Path) -> list[Path]:
+    """Draw the plots for which there are results; return the files."""
+    folder.mkdir(exist_ok=True)
+    paths: list[Path] = []
+    if results["best"] is not None:
+        paths += _save(lambda: _draw_history(results), folder / "history")
+    if results["importance"]:
+        paths += _save(lambda: _draw_importance(results), folder / "importance")
+    return paths
+
+
+def _draw_history(results: dict[str, Any]) -> Any:
+    """Plot the values of complete trials and the best value so far.
+
+    Pruned and failed trials are marked on the x axis. The last value of a pruned trial is not
+    plotted, because it is from an earlier epoch than the other values.
+    """
+    figure, axes = _figure(7, 4)
+    done = [
+        (row["number"], row["value"]) for row in results["trials"] if row["state"] == "complete"
+    ]
+    numbers, values = zip(*done, strict=True)
+    axes.scatter(numbers, values, color=BLUE, label="complete", zorder=3)
+    best = list(itertools.accumulate(values, max if results["direction"] == "maximize" else min))
+    last = results["trials"][-1]["number"]
+    ends = [*numbers, last], [*best, best[-1]]
+    axes.step(*ends, where="post", color=BLACK, linewidth=1.4, label="best so far")
+    for state, style in ENDED_EARLY.items():
+        early = [row["number"] for row in results["trials"] if row["state"] == state]
+        if early:
+            level = [0.03] * len(early)
+            axes.scatter(early, level, transform=axes.get_xaxis_transform(), **style)
+    axes.margins(y=0.15)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set(xlabel="trial", ylabel=NAMES[results["metric"]])
+    winner = results["best"]
+    name = Path(results["recipe"]).stem
+    figure.suptitle(f"{name}: best {winner['value']:.4f} in trial {winner['number']}")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, frameon=False)
+    return figure
+
+
+def _draw_importance(results: dict[str, Any]) -> Any:
+    """Bar chart of the importance of each key, the largest on top."""
+    shares = sorted(results["importance"].items(), key=lambda item: item[1])
+    figure, axes = _figure(7, 1.4 + 0.4 * len(shares))
+    bars = axes.barh([key for key, _ in shares], [share for _, share in shares], color=BLUE)
+    axes.bar_label(bars, fmt="{:.0%}", padding=3)
+    axes.set_xlim(0, 1.12 * max(share for _, share in shares))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axes.grid(visible=False, axis="y")
+    done = sum(row["state"] == "complete" for row in results["trials"])
+    axes.set_xlabel("share of importance (PED-ANOVA)")
+    figure.suptitle(
+        f"parameter importance for {NAMES[results['metric']]}, from {done} complete trials"
+    )
+    return figure
+
+
+def _figure(width: float, height: float) -> tuple[Any, Any]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.grid(True, color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _save(make: Callable[[], Any], stem: Path) -> list[Path]:
+    import matplotlib
+
+    def in_fonts(families: list[str]) -> list[Path]:
+        with matplotlib.rc_context({"font.family": families}):
+            figure = make()
+            paths = [stem.with_suffix(f".{kind}") for kind in ("png", "svg")]
+            for path in paths:
+                kind = path.suffix[1:]
+                metadata = {"Date": None} if kind == "svg" else None
+                write_file(path, partial(figure.savefig, format=kind, dpi=150, metadata=metadata))
+            return paths
+
+    return draw_with_fonts(in_fonts)

@@ -17,7 +17,7 @@ from saccade.train.cost import warn_of_default_size
 if TYPE_CHECKING:
     from optuna.trial import BaseTrial
 
-__all__ = ["base_point", "check_space", "draw", "grid", "trial_config", "values_of"]
+__all__ = ["base_point", "check_space", "draw", "grid", "trial_config", "value_of", "values_of"]
 
 MEASURE = {
     f"data.{key}"
@@ -105,7 +105,7 @@ def _draw_one(trial: BaseTrial, key: str, candidates: Range | list[Any]) -> Any:
 
 def base_point(config: Config) -> dict[str, Any]:
     """The values of the configuration itself, as Optuna stores them."""
-    return {key: _label(_value(config, key)) for key in config.search}
+    return {key: _label(value_of(config, key)) for key in config.search}
 
 
 def values_of(config: Config, point: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,10 +114,10 @@ def values_of(config: Config, point: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in point.items():
         candidates = config.search[key]
         found[key] = _labels(key, candidates)[value] if isinstance(candidates, list) else value
-    return {key: value for key, value in found.items() if value != _value(config, key)}
+    return {key: value for key, value in found.items() if value != value_of(config, key)}
 
 
-def _value(config: Config, key: str) -> Any:
+def value_of(config: Config, key: str) -> Any:
     """The value of a dotted key; None for an option that is not set."""
     found: Any = config.model_dump(mode="json")
     for name in key.split("."):

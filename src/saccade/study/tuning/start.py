@@ -11,12 +11,11 @@ import yaml
 
 from saccade.config import Config, Range, differences
 from saccade.errors import ConfigError, TrainingError
-from saccade.study.base_config import UNCHECKED
+from saccade.study.folder import UNCHECKED
 from saccade.study.launchers import Launcher, Task, local, only_launcher
 from saccade.study.slurm_queue import living_jobs
 from saccade.study.tuning.folder import Settings, TuningFolder
-from saccade.study.tuning.plots import draw_plots
-from saccade.study.tuning.results import write_results
+from saccade.study.tuning.results import draw_plots, write_results
 from saccade.study.tuning.space import check_space
 from saccade.study.tuning.storage import prepare_optuna
 from saccade.study.tuning.trials import Say, share_unfinished, work
@@ -30,12 +29,6 @@ def start_search(
     out: str | Path, config: Config, settings: Settings, *, say: Say = lambda line: None
 ) -> TuningFolder:
     """Check a search and create its folder.
-
-    Args:
-        out: The folder, which must be new or empty.
-        config: Configuration with a search section.
-        settings: Settings of the search.
-        say: Called with each line of progress output.
 
     Raises:
         ConfigError: The search space or the folder is invalid, or Optuna is not installed.
@@ -53,10 +46,8 @@ def join_search(
 ) -> TuningFolder:
     """Open the folder of a search to resume it, or to join its jobs in Slurm.
 
-    Args:
-        out: The folder.
-        config: Expected configuration; a search with a different one is refused.
-        **asked: Expected settings, None for any; `trials` changes the number of trials.
+    Another configuration or other settings than those of the search are refused; None allows any.
+    `trials` changes the number of trials.
     """
     folder = TuningFolder.open(out)
     if config is not None and (changes := _changes(folder.base(), config)):
@@ -105,7 +96,7 @@ def tune(
         share_unfinished(folder, jobs, busy={int(index) for index in living_jobs(folder.path)})
         codes = launcher(
             Task(
-                "saccade.study.tuning.worker",
+                "saccade.study.worker",
                 folder.path,
                 since,
                 units=[str(index) for index in range(jobs)],

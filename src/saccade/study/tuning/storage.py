@@ -48,11 +48,6 @@ def check_storage(storage: str) -> None:
 def load_study(storage: str, journal: Path, name: str) -> optuna.Study:
     """Load a study.
 
-    Args:
-        storage: `journal`, or the URL of a database.
-        journal: File of the journal.
-        name: Name of the study in the storage.
-
     Raises:
         ConfigError: The storage is not one of Optuna, or lacks the study.
         TrainingError: The database does not answer; another try may succeed.

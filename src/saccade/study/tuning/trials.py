@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,7 +35,7 @@ from saccade.errors import (
 )
 from saccade.io import locked
 from saccade.runs import RunFolder
-from saccade.study.attempts import MAX_ATTEMPTS, Attempt, one_line, reason_of
+from saccade.study.attempts import MAX_ATTEMPTS, one_line, reason_of
 from saccade.study.tuning.folder import TuningFolder
 from saccade.study.tuning.results import chosen_epoch, write_results
 from saccade.study.tuning.space import draw, trial_config
@@ -68,13 +68,9 @@ class Taken:
 
 
 def work(folder: TuningFolder, say: Say, *, since: float = 0.0, index: int = 0) -> None:
-    """Run trials until none is left.
+    """Run trials until none is left, as the only worker with this index.
 
-    Args:
-        folder: Folder of the search.
-        say: Called with each line of progress output.
-        since: Disk errors before this time do not count.
-        index: Index of this worker. No other worker may have it.
+    Disk errors before the time `since` do not count.
 
     Raises:
         DataError: The data cannot be loaded.
@@ -92,12 +88,9 @@ def work(folder: TuningFolder, say: Say, *, since: float = 0.0, index: int = 0) 
 
 
 def share_unfinished(folder: TuningFolder, workers: int, busy: Set[int] = frozenset()) -> None:
-    """Give the trials of workers that no longer exist to others.
+    """Give the trials of workers that no longer exist to the `workers` to come.
 
-    Args:
-        folder: Folder of the search.
-        workers: Number of workers to come.
-        busy: Indices of workers that are running.
+    Workers with the indices `busy` are running.
     """
     study = folder.load()
     for frozen in study.get_trials(deepcopy=False):
@@ -176,7 +169,8 @@ def _run_and_record(folder: TuningFolder, taken: Taken, say: Say, since: float) 
     say(f"trial {number}: {', '.join(f'{k}={_short(v)}' for k, v in taken.values.items())}")
 
     def record() -> dict[str, Any] | None:
-        if not _is_ended(taken.trial) and outcome is not None:
+        saved = taken.trial.study.get_trials(deepcopy=False)[number]
+        if not saved.state.is_finished() and outcome is not None:
             _record(taken.trial, *outcome)
         best: dict[str, Any] | None = write_results(folder, taken.trial.study)["best"]
         return best
@@ -196,11 +190,7 @@ def _run_and_record(folder: TuningFolder, taken: Taken, say: Say, since: float) 
 
 
 def _attempt(folder: TuningFolder, taken: Taken, say: Say, since: float) -> Outcome | None:
-    """Run a trial and return its outcome; None after a disk error that allows another attempt.
-
-    Raises:
-        TrainingError: The disk has failed `MAX_ATTEMPTS` times.
-    """
+    """Run a trial and return its outcome; None after a disk error that allows another attempt."""
     run = folder.run(taken.trial.number)
     name, step = run.path.name, run.newest_step()
     failures = folder.attempts.failures(name, step)
@@ -208,7 +198,7 @@ def _attempt(folder: TuningFolder, taken: Taken, say: Say, since: float) -> Outc
     if len(deaths) >= MAX_ATTEMPTS:
         message = f"{len(deaths)} workers in a row died at the same step: {reason_of(deaths)}"
         return "FAIL", None, f"failed: {message}"
-    failed_before = _io_errors(failures, since)
+    failed_before = [f for f in failures if f.end == "io error" and f.started >= since]
     attempt = _retry(lambda: folder.attempts.begin(name, step), say)
     try:
         with folder.attempts.ending(attempt):
@@ -224,10 +214,6 @@ def _attempt(folder: TuningFolder, taken: Taken, say: Say, since: float) -> Outc
             raise failed from None
         say(f"trial {taken.trial.number}: {message} (attempt {number} of {MAX_ATTEMPTS})")
         return None
-
-
-def _io_errors(failures: Sequence[Attempt], since: float) -> list[Attempt]:
-    return [f for f in failures if f.end == "io error" and f.started >= since]
 
 
 def _run(folder: TuningFolder, taken: Taken, say: Say) -> Outcome:
@@ -280,11 +266,6 @@ def find_value(
         return float(reported[epoch])
     is_cached = metric == "val_accuracy" and summary["selected"] == "best"
     return float(summary["val_accuracy_best"]) if is_cached else None
-
-
-def _is_ended(trial: optuna.Trial) -> bool:
-    """True if the study has the outcome of a trial."""
-    return trial.study.get_trials(deepcopy=False)[trial.number].state.is_finished()
 
 
 def _watcher(taken: Taken, metric: str, config: Config) -> Callable[[Mapping[str, Any]], None]:

@@ -1,4 +1,4 @@
-"""What the kernels share: tiles of a head, rounded operands, the maps g and their slopes.
+"""What the kernels share: tiles of a head, rounded operands, the maps g and their derivatives.
 
 A feature is g + c with a constant c; the kernels see g alone (see the README of this folder's
 parent). Exponents of FAVOR+ are kept in base 2: y = factor W x - |x|^2 norm, g = 2^(y - top).
@@ -16,21 +16,23 @@ __all__ = [
     "add_columns",
     "add_outer",
     "add_rows",
+    "derivative",
     "exact",
     "feature",
     "half_norm",
     "halves",
     "load_projection",
     "load_rows",
+    "load_state",
     "operand",
     "product",
     "project",
     "rounded",
-    "slope",
     "store_rows",
+    "store_state",
 ]
 
-# One compiled variant serves every number of tokens, heads and pieces.
+# One compiled variant serves every number of tokens, heads and chunks.
 RUNTIME_SIZES = ["heads", "tokens", "splits", "chunk", "queries", "keys"]
 
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
@@ -64,6 +66,20 @@ def store_rows(
     if base.dtype.element_ty == tl.bfloat16:
         x = bfloat(x)
     tl.store(pointers, x.to(base.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def load_state(p_state, slot, features, m_features, CALL: tl.constexpr):
+    """Some features of a state (M, E): (features, EP)."""
+    base = p_state + slot * CALL.M * CALL.E
+    return load_rows(base, features, m_features, CALL.E, 0, CALL.E, CALL.EP, 1)
+
+
+@triton.jit
+def store_state(p_state, slot, features, m_features, state, CALL: tl.constexpr):
+    """Write some features of a state (M, E)."""
+    base = p_state + slot * CALL.M * CALL.E
+    store_rows(base, features, m_features, CALL.E, 0, CALL.E, CALL.EP, 1, state)
 
 
 @triton.jit
@@ -237,7 +253,7 @@ def feature(y, MAP: tl.constexpr, OPERAND: tl.constexpr):
 
 
 @triton.jit
-def slope(y, g, MAP: tl.constexpr, OPERAND: tl.constexpr):
+def derivative(y, g, MAP: tl.constexpr, OPERAND: tl.constexpr):
     """dg/dz at y, where g = feature(y); for FAVOR+ with respect to the natural exponent."""
     if MAP == "favor_softmax":
         d = g

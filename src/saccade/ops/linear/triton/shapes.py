@@ -21,9 +21,9 @@ __all__ = [
     "HeadState",
     "QueryRows",
     "parts_of",
-    "pieces_of",
     "processors",
     "split",
+    "splits_of",
     "state_dtype",
 ]
 
@@ -48,7 +48,7 @@ def split(
     tl.store(p_parts + size + places, rest.to(p_parts.dtype.element_ty), mask=m_inside)
 
 
-# A piece of the tokens is long enough to be worth its partial state, and there are as many pieces
+# A chunk of the tokens is long enough to be worth its partial state, and there are as many chunks
 # as run at once, by warps of a program: with more, a last round of them would leave most idle.
 MIN_CHUNK = 512
 AT_ONCE = {4: 3, 8: 2}
@@ -186,8 +186,8 @@ def processors(device: torch.device) -> int:
     return count
 
 
-def pieces_of(programs: int, length: int, blocks: dict[str, int], device: torch.device) -> int:
-    """Into how many pieces of at least MIN_CHUNK tokens a head is cut."""
+def splits_of(programs: int, length: int, blocks: dict[str, int], device: torch.device) -> int:
+    """Into how many chunks of at least MIN_CHUNK tokens a head is cut."""
     places = AT_ONCE[blocks["num_warps"]] * processors(device)
     most = length // max(blocks["BN"], MIN_CHUNK)
     return max(1, min(places // max(1, programs), most))

@@ -1,4 +1,4 @@
-"""Sums over tokens: a state for every head, accumulated in pieces and then put together.
+"""Sums over tokens: a state for every head, accumulated in chunks and then combined.
 
     T = sum_n g_n u_n^T,   t = sum_n g_n y_n,   R = sum_n u_n,   r = sum_n y_n
 
@@ -35,17 +35,18 @@ from saccade.ops.linear.triton.library import (
     product,
     rounded,
     store_rows,
+    store_state,
 )
-from saccade.ops.linear.triton.shapes import Call, HeadState, QueryRows, pieces_of, state_dtype
+from saccade.ops.linear.triton.shapes import Call, HeadState, QueryRows, splits_of, state_dtype
 
 __all__ = ["add_tokens", "run_state", "with_constant"]
 
 
 @triton.jit
 def add_tokens(
-    wide,
-    thin,
-    plain,
+    state_sum,
+    weight_sum,
+    u_sum,
     peak,
     p_x,
     p_u,
@@ -68,31 +69,23 @@ def add_tokens(
 ):
     """The sums with BN more tokens, and y of these; features are formed as (BM, BN)."""
     xn, xd, un, ud = steps
-    M: tl.constexpr = CALL.M
-    D: tl.constexpr = CALL.D
-    E: tl.constexpr = CALL.E
-    DP: tl.constexpr = CALL.DP
-    EP: tl.constexpr = CALL.EP
-    MAP: tl.constexpr = CALL.MAP
-    PARTS: tl.constexpr = CALL.PARTS
-    OPERAND: tl.constexpr = CALL.OPERAND
     rows = start + tl.arange(0, BN)
     m_rows = rows < last
     if MASKED:
         m_rows = tl.load(p_mask + rows, mask=m_rows, other=0) != 0
     y = tl.load(p_pull + rows, mask=m_rows, other=0.0) if QUERY else m_rows.to(tl.float32)
-    u = exact(load_rows(p_u, rows, m_rows, un, 0, E, EP, ud), OPERAND)  # (BN, EP)
-    if MAP == "identity":
+    u = exact(load_rows(p_u, rows, m_rows, un, 0, CALL.E, CALL.EP, ud), CALL.OPERAND)  # (BN, EP)
+    if CALL.MAP == "identity":
         pointers = p_x + rows.to(tl.int64)[None, :] * xn + features[:, None] * xd
-        m_features = m_rows[None, :] & (features < M)[:, None]
+        m_features = m_rows[None, :] & (features < CALL.M)[:, None]
         z = tl.load(pointers, mask=m_features, other=0.0).to(tl.float32)
     else:
-        x = load_rows(p_x, rows, m_rows, xn, 0, D, DP, xd)  # (BN, DP)
-        z = product(w, tl.trans(x), tl.zeros([BM, BN], tl.float32), OPERAND)
-        if PARTS == 2:
-            z = product(rest, tl.trans(x), z, OPERAND)
-    if MAP != "favor_softmax":
-        g = feature(z * factor, MAP, OPERAND)
+        x = load_rows(p_x, rows, m_rows, xn, 0, CALL.D, CALL.DP, xd)  # (BN, DP)
+        z = product(w, tl.trans(x), tl.zeros([BM, BN], tl.float32), CALL.OPERAND)
+        if CALL.PARTS == 2:
+            z = product(rest, tl.trans(x), z, CALL.OPERAND)
+    if CALL.MAP != "favor_softmax":
+        g = feature(z * factor, CALL.MAP, CALL.OPERAND)
     elif QUERY:
         top = tl.load(p_top + rows, mask=m_rows, other=0.0)
         g = tl.exp2(z * factor - top[None, :])
@@ -102,14 +95,14 @@ def add_tokens(
         highest = tl.maximum(peak, tl.max(exponent, axis=1))
         finite = tl.where(highest == float("-inf"), 0.0, highest)
         g = tl.exp2(exponent - finite[:, None])
-        fade = tl.exp2(peak - finite)
-        wide *= fade[:, None]
-        thin *= fade
+        decay = tl.exp2(peak - finite)
+        state_sum *= decay[:, None]
+        weight_sum *= decay
         peak = highest
-    thin = add_rows(thin, g, y)
-    wide = materialize(product(rounded(g, OPERAND), u, wide, OPERAND))
-    plain = materialize(add_columns(plain, u, OPERAND))
-    return wide, thin, plain, peak, y
+    weight_sum = add_rows(weight_sum, g, y)
+    state_sum = materialize(product(rounded(g, CALL.OPERAND), u, state_sum, CALL.OPERAND))
+    u_sum = materialize(add_columns(u_sum, u, CALL.OPERAND))
+    return state_sum, weight_sum, u_sum, peak, y
 
 
 @triton.jit(do_not_specialize=RUNTIME_SIZES)
@@ -120,10 +113,10 @@ def accumulate(
     p_mask,
     p_top,
     p_pull,
-    p_wide,
-    p_narrow,
+    p_state_sum,
+    p_weight_sum,
     p_peak,
-    p_plain,
+    p_token_sums,
     heads,
     tokens,
     splits,
@@ -138,22 +131,15 @@ def accumulate(
     QUERY: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """T and t of one piece of the tokens for one block of features; the first also gives R and r.
+    """T and t of one chunk of the tokens for one block of features; the first also gives R and r.
 
-    Tokens that do not count have u = 0 and y = 0, and only for FAVOR+ a say in their features.
+    Masked tokens have u = 0 and y = 0; for FAVOR+ they still enter the maximum of the exponents.
     """
-    M: tl.constexpr = CALL.M
-    D: tl.constexpr = CALL.D
-    E: tl.constexpr = CALL.E
-    DP: tl.constexpr = CALL.DP
     EP: tl.constexpr = CALL.EP
-    MAP: tl.constexpr = CALL.MAP
-    PARTS: tl.constexpr = CALL.PARTS
-    OPERAND: tl.constexpr = CALL.OPERAND
     xb, xh, xn, xd = x_strides
     ub, uh, un, ud = u_strides
-    SUMS: tl.constexpr = 16 if OPERAND == "bf16" else 1
-    blocks: tl.constexpr = tl.cdiv(M, BM)
+    SUMS: tl.constexpr = 16 if CALL.OPERAND == "bf16" else 1
+    blocks: tl.constexpr = tl.cdiv(CALL.M, BM)
     block = tl.program_id(0) % blocks
     slot = (tl.program_id(0) // blocks).to(tl.int64)
     i_bh = slot // splits
@@ -165,47 +151,49 @@ def accumulate(
         p_mask += i_bh // heads * tokens
     if QUERY:
         p_pull += i_bh * tokens
-        if MAP == "favor_softmax":
+        if CALL.MAP == "favor_softmax":
             p_top += i_bh * tokens
     features = block * BM + tl.arange(0, BM)
     w = None
     rest = None
-    if MAP != "identity":
-        w, rest = load_projection(p_w, block * BM, M, D, BM, DP, PARTS)
-    wide = tl.zeros([BM, EP], tl.float32)
-    thin = tl.zeros([BM], tl.float32)
-    plain = tl.zeros([SUMS, EP], tl.float32)
+    if CALL.MAP != "identity":
+        w, rest = load_projection(p_w, block * BM, CALL.M, CALL.D, BM, CALL.DP, CALL.PARTS)
+    state_sum = tl.zeros([BM, EP], tl.float32)
+    weight_sum = tl.zeros([BM], tl.float32)
+    u_sum = tl.zeros([SUMS, EP], tl.float32)
     peak = tl.full([BM], float("-inf"), tl.float32)
-    tally = tl.zeros([BN], tl.float32)
+    y_sum = tl.zeros([BN], tl.float32)
     for start in range(first, last, BN):
-        wide, thin, plain, peak, y = add_tokens(
-            wide, thin, plain, peak, p_x, p_u, p_mask, p_pull, p_top, w, rest, features,
+        state_sum, weight_sum, u_sum, peak, y = add_tokens(
+            state_sum, weight_sum, u_sum, peak, p_x, p_u, p_mask, p_pull, p_top, w, rest, features,
             start, last, factor, norm, (xn, xd, un, ud), CALL, BM, BN, QUERY, MASKED,
         )  # fmt: skip
-        tally += y
-    store_rows(p_wide + slot * M * E, features, features < M, E, 0, E, EP, 1, wide)
-    tl.store(p_narrow + slot * M + features, thin, mask=features < M)
-    if MAP == "favor_softmax" and not QUERY:
-        tl.store(p_peak + slot * M + features, peak, mask=features < M)
+        y_sum += y
+    store_state(p_state_sum, slot, features, features < CALL.M, state_sum, CALL)
+    tl.store(p_weight_sum + slot * CALL.M + features, weight_sum, mask=features < CALL.M)
+    if CALL.MAP == "favor_softmax" and not QUERY:
+        tl.store(p_peak + slot * CALL.M + features, peak, mask=features < CALL.M)
     if block == 0:
         cols = tl.arange(0, EP)
-        tl.store(p_plain + slot * (E + 1) + cols, tl.max(plain, axis=0), mask=cols < E)
-        tl.store(p_plain + slot * (E + 1) + E, tl.sum(tally, axis=0))
+        tl.store(
+            p_token_sums + slot * (CALL.E + 1) + cols, tl.max(u_sum, axis=0), mask=cols < CALL.E
+        )
+        tl.store(p_token_sums + slot * (CALL.E + 1) + CALL.E, tl.sum(y_sum, axis=0))
 
 
 @triton.jit
-def with_constant(wide, narrow, m_features, wide_sum, narrow_sum, constant):
+def with_constant(state_sum, weight_sum, m_features, u_sum, y_sum, constant):
     """S and s from T and t, for the features inside."""
-    wide = tl.where(m_features[:, None], wide + constant * wide_sum[None, :], 0.0)
-    return wide, tl.where(m_features, narrow + constant * narrow_sum, 0.0)
+    state_sum = tl.where(m_features[:, None], state_sum + constant * u_sum[None, :], 0.0)
+    return state_sum, tl.where(m_features, weight_sum + constant * y_sum, 0.0)
 
 
 @triton.jit(do_not_specialize=RUNTIME_SIZES)
 def assemble(
-    p_wide,
-    p_narrow,
+    p_state_sum,
+    p_weight_sum,
     p_peak,
-    p_plain,
+    p_token_sums,
     p_state,
     p_weight,
     p_p_rows,
@@ -220,16 +208,16 @@ def assemble(
     PEAKED: tl.constexpr,
     OPERAND: tl.constexpr,
 ):
-    """S, s and b of one head, from its pieces."""
+    """S, s and b of one head, from its chunks."""
     i_bh = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, EP)
-    wide_sum = tl.zeros([EP], tl.float32)
-    narrow_sum = 0.0
+    u_sum = tl.zeros([EP], tl.float32)
+    y_sum = 0.0
     top = float("-inf")
     for split in range(splits):
         slot = i_bh * splits + split
-        wide_sum += tl.load(p_plain + slot * (E + 1) + cols, mask=cols < E, other=0.0)
-        narrow_sum += tl.load(p_plain + slot * (E + 1) + E)
+        u_sum += tl.load(p_token_sums + slot * (E + 1) + cols, mask=cols < E, other=0.0)
+        y_sum += tl.load(p_token_sums + slot * (E + 1) + E)
         if PEAKED:
             for first in range(0, M, BM):
                 features = first + tl.arange(0, BM)
@@ -243,28 +231,30 @@ def assemble(
     for first in range(0, M, BM):
         features = first + tl.arange(0, BM)
         m_features = features < M
-        wide = tl.zeros([BM, EP], tl.float32)
-        narrow = tl.zeros([BM], tl.float32)
+        state_sum = tl.zeros([BM, EP], tl.float32)
+        weight_sum = tl.zeros([BM], tl.float32)
         for split in range(splits):
             slot = i_bh * splits + split
-            part = load_rows(p_wide + slot * M * E, features, m_features, E, 0, E, EP, 1)
-            thin = tl.load(p_narrow + slot * M + features, mask=m_features, other=0.0)
+            state_part = load_rows(p_state_sum + slot * M * E, features, m_features, E, 0, E, EP, 1)
+            weight_part = tl.load(p_weight_sum + slot * M + features, mask=m_features, other=0.0)
             if PEAKED:
                 peak = tl.load(p_peak + slot * M + features, m_features, float("-inf"))
-                fade = tl.exp2(peak - top)
-                part *= fade[:, None]
-                thin *= fade
-            wide += part
-            narrow += thin
-        wide, narrow = with_constant(wide, narrow, m_features, wide_sum, narrow_sum, constant)
-        base += tl.sum(wide, axis=0)
-        base_weight += tl.sum(narrow, axis=0)
-        state = rounded(wide, OPERAND)
+                decay = tl.exp2(peak - top)
+                state_part *= decay[:, None]
+                weight_part *= decay
+            state_sum += state_part
+            weight_sum += weight_part
+        state_sum, weight_sum = with_constant(
+            state_sum, weight_sum, m_features, u_sum, y_sum, constant
+        )
+        base += tl.sum(state_sum, axis=0)
+        base_weight += tl.sum(weight_sum, axis=0)
+        state = rounded(state_sum, OPERAND)
         store_rows(p_state + i_bh * M * E, features, m_features, E, 0, E, EP, 1, state)
-        tl.store(p_weight + i_bh * M + features, narrow, mask=m_features)
-    base = constant * base + eps * wide_sum
+        tl.store(p_weight + i_bh * M + features, weight_sum, mask=m_features)
+    base = constant * base + eps * u_sum
     tl.store(p_p_rows + i_bh * (E + 1) + cols, base, mask=cols < E)
-    tl.store(p_p_rows + i_bh * (E + 1) + E, constant * base_weight + eps * narrow_sum)
+    tl.store(p_p_rows + i_bh * (E + 1) + E, constant * base_weight + eps * y_sum)
 
 
 def run_state(
@@ -281,21 +271,21 @@ def run_state(
     (batch, heads, length), m, e = x.shape[:3], call.num_features, call.width
     blocks = call.tiles("state")
     count, groups = batch * heads, triton.cdiv(m, blocks["BM"])
-    splits = pieces_of(count * groups, length, blocks, x.device)
+    splits = splits_of(count * groups, length, blocks, x.device)
     chunk = triton.cdiv(triton.cdiv(length, splits), blocks["BN"]) * blocks["BN"]
     peaked = call.feature_map == "favor_softmax" and queries is None
     new = x.new_empty
-    wide = new(count, splits, m, e, dtype=torch.float32)
-    narrow = new(count, splits, m, dtype=torch.float32)
+    state_sum = new(count, splits, m, e, dtype=torch.float32)
+    weight_sum = new(count, splits, m, dtype=torch.float32)
     peak = new((count, splits, m) if peaked else 0, dtype=torch.float32)
-    plain = new(count, splits, e + 1, dtype=torch.float32)
+    u_sum = new(count, splits, e + 1, dtype=torch.float32)
     top, pull = (None, None) if queries is None else (queries.top, queries.pull)
     launch = launch_of(
         accumulate, (count * splits * groups,),
         heads, length, splits, chunk, *call.numbers(), x.stride(), u.stride(),
         QUERY=queries is not None, MASKED=key_mask is not None, **blocks, CALL=call.constants(),
     )  # fmt: skip
-    launch(x, u, call.weights, key_mask, top, pull, wide, narrow, peak, plain)
+    launch(x, u, call.weights, key_mask, top, pull, state_sum, weight_sum, peak, u_sum)
     summed = HeadState(
         new(batch, heads, m, e, dtype=state_dtype(call.dtype)),
         new(batch, heads, m, dtype=torch.float32),
@@ -306,5 +296,5 @@ def run_state(
         assemble, (count,), splits, constant, eps,
         M=m, E=e, BM=min(32, padded(m)), EP=padded(e), PEAKED=peaked, OPERAND=call.operand,
     )  # fmt: skip
-    launch(wide, narrow, peak, plain, summed.state, summed.weight, summed.base, summed.top)
+    launch(state_sum, weight_sum, peak, u_sum, summed.state, summed.weight, summed.base, summed.top)
     return summed

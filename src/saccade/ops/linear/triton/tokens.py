@@ -26,15 +26,16 @@ from saccade.ops.linear.triton.library import (
     RUNTIME_SIZES,
     add_outer,
     add_rows,
+    derivative,
     exact,
     feature,
     half_norm,
     load_projection,
     load_rows,
+    load_state,
     product,
     project,
     rounded,
-    slope,
     store_rows,
 )
 from saccade.ops.linear.triton.shapes import Call, HeadState, QueryRows
@@ -113,14 +114,7 @@ def mix(
     BN: tl.constexpr,
 ):
     """Outputs o and denominators z; for FAVOR+ also the largest exponent of each query."""
-    M: tl.constexpr = CALL.M
-    D: tl.constexpr = CALL.D
-    E: tl.constexpr = CALL.E
-    DP: tl.constexpr = CALL.DP
     EP: tl.constexpr = CALL.EP
-    MAP: tl.constexpr = CALL.MAP
-    PARTS: tl.constexpr = CALL.PARTS
-    OPERAND: tl.constexpr = CALL.OPERAND
     qb, qh, qn, qd = q_strides
     ob, oh, on = out_strides
     tiles = tl.cdiv(tokens, BN)
@@ -128,30 +122,40 @@ def mix(
     rows = (tl.program_id(0) % tiles) * BN + tl.arange(0, BN)
     m_rows = rows < tokens
     p_q += head_offset(i_bh, heads, qb, qh)
-    if MAP != "identity":
-        x = load_rows(p_q, rows, m_rows, qn, 0, D, DP, qd)  # (BN, DP)
+    if CALL.MAP != "identity":
+        x = load_rows(p_q, rows, m_rows, qn, 0, CALL.D, CALL.DP, qd)  # (BN, DP)
     top = tl.full([BN], float("-inf"), tl.float32)
     acc = tl.zeros([BN, EP], tl.float32)
     total = tl.zeros([BN], tl.float32)
-    for first in range(0, M, BM):
+    for first in range(0, CALL.M, BM):
         features = first + tl.arange(0, BM)
-        m_features = features < M
-        if MAP == "identity":
-            z = load_rows(p_q, rows, m_rows, qn, first, M, BM, qd).to(tl.float32)  # (BN, BM)
+        m_features = features < CALL.M
+        if CALL.MAP == "identity":
+            z = load_rows(p_q, rows, m_rows, qn, first, CALL.M, BM, qd).to(tl.float32)  # (BN, BM)
         else:
-            w, rest = load_projection(p_w, first, M, D, BM, DP, PARTS)
-            z = project(x, w, rest, PARTS, OPERAND)
-        state = load_rows(p_state + i_bh * M * E, features, m_features, E, 0, E, EP, 1)  # (BM, EP)
-        weight = tl.load(p_weight + i_bh * M + features, mask=m_features, other=0.0)
+            w, rest = load_projection(p_w, first, CALL.M, CALL.D, BM, CALL.DP, CALL.PARTS)
+            z = project(x, w, rest, CALL.PARTS, CALL.OPERAND)
+        state = load_state(p_state, i_bh, features, m_features, CALL)  # (BM, EP)
+        weight = tl.load(p_weight + i_bh * CALL.M + features, mask=m_features, other=0.0)
         acc, total, top = add_features(
-            acc, total, top, z, state, weight, m_features, factor, M % BM != 0, MAP, OPERAND
+            acc,
+            total,
+            top,
+            z,
+            state,
+            weight,
+            m_features,
+            factor,
+            CALL.M % BM != 0,
+            CALL.MAP,
+            CALL.OPERAND,
         )
     cols = tl.arange(0, EP)
-    base = tl.load(p_p_rows + i_bh * (E + 1) + cols, mask=cols < E, other=0.0)
-    out, z = divided(acc, total, base, tl.load(p_p_rows + i_bh * (E + 1) + E))
-    store_rows(p_out + head_offset(i_bh, heads, ob, oh), rows, m_rows, on, 0, E, EP, 1, out)
+    base = tl.load(p_p_rows + i_bh * (CALL.E + 1) + cols, mask=cols < CALL.E, other=0.0)
+    out, z = divided(acc, total, base, tl.load(p_p_rows + i_bh * (CALL.E + 1) + CALL.E))
+    store_rows(p_out + head_offset(i_bh, heads, ob, oh), rows, m_rows, on, 0, CALL.E, EP, 1, out)
     tl.store(p_total + i_bh * tokens + rows, z, mask=m_rows)
-    if MAP == "favor_softmax":
+    if CALL.MAP == "favor_softmax":
         tl.store(p_top + i_bh * tokens + rows, top, mask=m_rows)
 
 
@@ -208,14 +212,7 @@ def query_gradient(
     BN: tl.constexpr,
 ):
     """Gradients of the queries, and u and y for the gradient of the state."""
-    M: tl.constexpr = CALL.M
-    D: tl.constexpr = CALL.D
-    E: tl.constexpr = CALL.E
     DP: tl.constexpr = CALL.DP
-    EP: tl.constexpr = CALL.EP
-    MAP: tl.constexpr = CALL.MAP
-    PARTS: tl.constexpr = CALL.PARTS
-    OPERAND: tl.constexpr = CALL.OPERAND
     qb, qh, qn, qd = q_strides
     gb, gh, gn, gd = grad_strides
     ob, oh, on = out_strides
@@ -226,37 +223,44 @@ def query_gradient(
     m_rows = rows < tokens
     p_q += head_offset(i_bh, heads, qb, qh)
     p_dq += head_offset(i_bh, heads, db, dh)
-    grad = load_rows(p_grad + head_offset(i_bh, heads, gb, gh), rows, m_rows, gn, 0, E, EP, gd)
-    out = load_rows(p_out + head_offset(i_bh, heads, ob, oh), rows, m_rows, on, 0, E, EP, 1)
+    grad = load_rows(
+        p_grad + head_offset(i_bh, heads, gb, gh), rows, m_rows, gn, 0, CALL.E, CALL.EP, gd
+    )
+    out = load_rows(
+        p_out + head_offset(i_bh, heads, ob, oh), rows, m_rows, on, 0, CALL.E, CALL.EP, 1
+    )
     total = tl.load(p_total + i_bh * tokens + rows, mask=m_rows, other=1.0)
-    u, pull = scaled_gradient(grad, out, total, OPERAND)
-    store_rows(p_scaled + i_bh * tokens * E, rows, m_rows, E, 0, E, EP, 1, u)
+    u, pull = scaled_gradient(grad, out, total, CALL.OPERAND)
+    store_rows(p_scaled + i_bh * tokens * CALL.E, rows, m_rows, CALL.E, 0, CALL.E, CALL.EP, 1, u)
     tl.store(p_pull + i_bh * tokens + rows, pull, mask=m_rows)
     shift = pull
-    if MAP != "identity":
-        x = load_rows(p_q, rows, m_rows, qn, 0, D, DP, qd)  # (BN, DP)
-    if MAP == "favor_softmax":
+    if CALL.MAP != "identity":
+        x = load_rows(p_q, rows, m_rows, qn, 0, CALL.D, DP, qd)  # (BN, DP)
+    if CALL.MAP == "favor_softmax":
         shift = tl.load(p_top + i_bh * tokens + rows, mask=m_rows, other=0.0)
     acc = tl.zeros([BN, DP], tl.float32)
     along = tl.zeros([BN], tl.float32)
-    for first in range(0, M, BM):
+    for first in range(0, CALL.M, BM):
         features = first + tl.arange(0, BM)
-        m_features = features < M
-        state = load_rows(p_state + i_bh * M * E, features, m_features, E, 0, E, EP, 1)  # (BM, EP)
-        weight = tl.load(p_weight + i_bh * M + features, mask=m_features, other=0.0)
-        dg = product(u, tl.trans(state), tl.zeros([BN, BM], tl.float32), OPERAND)
-        dg = add_outer(dg, pull, weight, OPERAND)
-        if MAP == "identity":
-            store_rows(p_dq, rows, m_rows, dn, first, M, BM, 1, dg)
+        m_features = features < CALL.M
+        state = load_state(p_state, i_bh, features, m_features, CALL)  # (BM, EP)
+        weight = tl.load(p_weight + i_bh * CALL.M + features, mask=m_features, other=0.0)
+        dg = product(u, tl.trans(state), tl.zeros([BN, BM], tl.float32), CALL.OPERAND)
+        dg = add_outer(dg, pull, weight, CALL.OPERAND)
+        if CALL.MAP == "identity":
+            store_rows(p_dq, rows, m_rows, dn, first, CALL.M, BM, 1, dg)
         else:
-            w, rest = load_projection(p_w, first, M, D, BM, DP, PARTS)
-            z = project(x, w, rest, PARTS, OPERAND)
-            y = map_input(z, shift, m_features, factor, M % BM != 0, MAP)
-            dz = dg * slope(y, feature(y, MAP, OPERAND), MAP, OPERAND)
-            acc = materialize(product(rounded(dz, OPERAND), exact(w, OPERAND), acc, OPERAND))
+            w, rest = load_projection(p_w, first, CALL.M, CALL.D, BM, DP, CALL.PARTS)
+            z = project(x, w, rest, CALL.PARTS, CALL.OPERAND)
+            y = map_input(z, shift, m_features, factor, CALL.M % BM != 0, CALL.MAP)
+            dz = dg * derivative(y, feature(y, CALL.MAP, CALL.OPERAND), CALL.MAP, CALL.OPERAND)
+            acc = materialize(
+                product(rounded(dz, CALL.OPERAND), exact(w, CALL.OPERAND), acc, CALL.OPERAND)
+            )
             along += tl.sum(dz, axis=1)
-    if MAP != "identity":
-        store_rows(p_dq, rows, m_rows, dn, 0, D, DP, 1, input_gradient(acc, along, x, root, MAP))
+    if CALL.MAP != "identity":
+        dq = input_gradient(acc, along, x, root, CALL.MAP)
+        store_rows(p_dq, rows, m_rows, dn, 0, CALL.D, DP, 1, dq)
 
 
 @triton.jit
@@ -291,7 +295,7 @@ def add_key_gradients(
     dv = materialize(product(rounded(g, OPERAND), state, dv, OPERAND))
     dg = product(v, tl.trans(state), tl.zeros(z.shape, tl.float32), OPERAND)
     dg = add_outer(dg, tl.full([x.shape[0]], 1.0, tl.float32), weight, OPERAND)
-    dz = dg * slope(y, g, MAP, OPERAND)
+    dz = dg * derivative(y, g, MAP, OPERAND)
     dk = materialize(product(rounded(dz, OPERAND), exact(w, OPERAND), dk, OPERAND))
     return dk, dv, along + tl.sum(dz, axis=1)
 
@@ -323,14 +327,8 @@ def key_gradient(
     MASKED: tl.constexpr,
 ):
     """Gradients of keys and values; zero where masked."""
-    M: tl.constexpr = CALL.M
-    D: tl.constexpr = CALL.D
-    E: tl.constexpr = CALL.E
     DP: tl.constexpr = CALL.DP
     EP: tl.constexpr = CALL.EP
-    MAP: tl.constexpr = CALL.MAP
-    PARTS: tl.constexpr = CALL.PARTS
-    OPERAND: tl.constexpr = CALL.OPERAND
     kb, kh, kn, kd = k_strides
     vb, vh, vn, vd = v_strides
     dkb, dkh, dkn = dk_strides
@@ -344,40 +342,40 @@ def key_gradient(
         m_seen = tl.load(p_mask + i_bh // heads * tokens + rows, mask=m_rows, other=0) != 0
     p_k += head_offset(i_bh, heads, kb, kh)
     p_dk += head_offset(i_bh, heads, dkb, dkh)
-    v = load_rows(p_v + head_offset(i_bh, heads, vb, vh), rows, m_seen, vn, 0, E, EP, vd)
-    v = exact(v, OPERAND)
+    v = load_rows(p_v + head_offset(i_bh, heads, vb, vh), rows, m_seen, vn, 0, CALL.E, EP, vd)
+    v = exact(v, CALL.OPERAND)
     shift = tl.zeros([BN], tl.float32)
-    if MAP != "identity":
-        x = load_rows(p_k, rows, m_seen, kn, 0, D, DP, kd)  # (BN, DP)
-    if MAP == "favor_softmax":
+    if CALL.MAP != "identity":
+        x = load_rows(p_k, rows, m_seen, kn, 0, CALL.D, DP, kd)  # (BN, DP)
+    if CALL.MAP == "favor_softmax":
         shift = key_shift(x, m_seen, tl.load(p_top + i_bh), norm)
     dk = tl.zeros([BN, DP], tl.float32)
     dv = tl.zeros([BN, EP], tl.float32)
     along = tl.zeros([BN], tl.float32)
-    for first in range(0, M, BM):
+    for first in range(0, CALL.M, BM):
         features = first + tl.arange(0, BM)
-        m_features = features < M
-        state = load_rows(p_state + i_bh * M * E, features, m_features, E, 0, E, EP, 1)  # (BM, EP)
-        weight = tl.load(p_weight + i_bh * M + features, mask=m_features, other=0.0)
-        if MAP == "identity":
-            g = load_rows(p_k, rows, m_seen, kn, first, M, BM, kd).to(tl.float32)  # (BN, BM)
-            dv = materialize(product(rounded(g, OPERAND), state, dv, OPERAND))
-            dg = product(v, tl.trans(state), tl.zeros([BN, BM], tl.float32), OPERAND)
+        m_features = features < CALL.M
+        state = load_state(p_state, i_bh, features, m_features, CALL)  # (BM, EP)
+        weight = tl.load(p_weight + i_bh * CALL.M + features, mask=m_features, other=0.0)
+        if CALL.MAP == "identity":
+            g = load_rows(p_k, rows, m_seen, kn, first, CALL.M, BM, kd).to(tl.float32)  # (BN, BM)
+            dv = materialize(product(rounded(g, CALL.OPERAND), state, dv, CALL.OPERAND))
+            dg = product(v, tl.trans(state), tl.zeros([BN, BM], tl.float32), CALL.OPERAND)
             dg = tl.where(m_seen[:, None], dg + weight[None, :], 0.0)
-            store_rows(p_dk, rows, m_rows, dkn, first, M, BM, 1, dg)
+            store_rows(p_dk, rows, m_rows, dkn, first, CALL.M, BM, 1, dg)
         else:
-            w, rest = load_projection(p_w, first, M, D, BM, DP, PARTS)
+            w, rest = load_projection(p_w, first, CALL.M, CALL.D, BM, DP, CALL.PARTS)
             dk, dv, along = add_key_gradients(
                 dk, dv, along, x, v, w, rest, state, weight, shift, m_features, factor,
-                M % BM != 0, MAP, PARTS, OPERAND,
+                CALL.M % BM != 0, CALL.MAP, CALL.PARTS, CALL.OPERAND,
             )  # fmt: skip
     cols = tl.arange(0, EP)
-    dv += tl.load(p_p_rows + i_bh * (E + 1) + cols, mask=cols < E, other=0.0)[None, :]
+    dv += tl.load(p_p_rows + i_bh * (CALL.E + 1) + cols, mask=cols < CALL.E, other=0.0)[None, :]
     dv = tl.where(m_seen[:, None], dv, 0.0)
-    store_rows(p_dv + head_offset(i_bh, heads, dvb, dvh), rows, m_rows, dvn, 0, E, EP, 1, dv)
-    if MAP != "identity":
-        dk = tl.where(m_seen[:, None], input_gradient(dk, along, x, root, MAP), 0.0)
-        store_rows(p_dk, rows, m_rows, dkn, 0, D, DP, 1, dk)
+    store_rows(p_dv + head_offset(i_bh, heads, dvb, dvh), rows, m_rows, dvn, 0, CALL.E, EP, 1, dv)
+    if CALL.MAP != "identity":
+        dk = tl.where(m_seen[:, None], input_gradient(dk, along, x, root, CALL.MAP), 0.0)
+        store_rows(p_dk, rows, m_rows, dkn, 0, CALL.D, DP, 1, dk)
 
 
 def run_mix(call: Call, q: Tensor, summed: HeadState, out: Tensor) -> tuple[Tensor, Tensor]:

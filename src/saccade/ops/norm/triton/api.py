@@ -93,11 +93,11 @@ def _backward(
         return [dx, dweight.zero_(), dbias.zero_(), *dbranch]
     launch = backward_launch(tuple(s.shape))
     (programs,), width = launch.grid, s.shape[2]
-    shares = s.new_empty((2, programs, width), dtype=torch.float32)
+    partials = s.new_empty((2, programs, width), dtype=torch.float32)
     inputs = map(_contiguous, (dy, ds, s, statistics, weight, keep))
     with on_device(s):
-        launch(*inputs, dx, dbranch[0] if dbranch else None, shares)
-        sum_launch(programs, width)(shares, dweight, dbias)
+        launch(*inputs, dx, dbranch[0] if dbranch else None, partials)
+        sum_launch(programs, width)(partials, dweight, dbias)
     return [dx, dweight, dbias, *dbranch]
 
 

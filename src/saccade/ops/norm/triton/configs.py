@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 __all__ = ["SUMMED_COLUMNS", "Tile", "tile_for", "walk_for"]
 
-SUMMED_COLUMNS = 8  # of a program that adds up the shares of the others
+SUMMED_COLUMNS = 8  # of a program that adds up the partial sums of the others
 
 _MULTIPROCESSORS = 128  # to be filled; an H200 has 132
 _RESIDENT_WARPS = 16  # of a multiprocessor, that walk over rows

@@ -1,10 +1,10 @@
-"""Layer norm of a sum, rows whole in registers.
+"""Layer norm of a sum; a row fits into the registers of a program.
 
     s = x + keep branch,   z = (s - mean s) rstd,   y = z weight + bias
     g = dy weight,   dx = ds + rstd (g - mean g - z mean(g z)),   dbranch = keep dx
 
 Forward and backward read and write each tensor once. Going backward a program walks over many rows
-and adds up its share of dweight and dbias; another kernel adds the shares, in one order always.
+and adds up its part of dweight and dbias; another kernel adds these parts, always in one order.
 Up to 512 columns wide a program is one warp: sums along a row stay within it, and those over rows
 within a thread, whatever layout a version of Triton chooses.
 """
@@ -20,7 +20,7 @@ from saccade.ops._triton.launch import Launch
 from saccade.ops.norm.triton.configs import SUMMED_COLUMNS, Tile, tile_for, walk_for
 
 __all__ = [
-    "add_shares",
+    "add_partials",
     "backward_launch",
     "forward_launch",
     "norm_backward",
@@ -109,7 +109,7 @@ def norm_backward(
     p_keep,
     p_dx,
     p_dbranch,
-    p_shares,
+    p_partials,
     rows,
     tokens,
     C,
@@ -118,7 +118,7 @@ def norm_backward(
     CP: tl.constexpr,
     EVEN: tl.constexpr,
 ):
-    """The gradients of the rows of a span, and their share of those of weight and bias."""
+    """The gradients of the rows of a span, and their part of those of weight and bias."""
     first, o_c = tl.program_id(0) * span, _columns(CP)
     m_c = o_c < C
     weight = _load(p_weight + o_c, m_c, EVEN)[None, :]
@@ -146,14 +146,14 @@ def norm_backward(
             if p_keep is not None:
                 dx *= _load(p_keep + row // tokens, row < rows, EVEN)[:, None]
             _store(p_dbranch + tile, dx, m_exist, EVEN)
-    share = p_shares + tl.program_id(0) * C + o_c
-    _store(share, dweight, m_c, EVEN)
-    _store(share + tl.num_programs(0) * C, dbias, m_c, EVEN)
+    partial = p_partials + tl.program_id(0) * C + o_c
+    _store(partial, dweight, m_c, EVEN)
+    _store(partial + tl.num_programs(0) * C, dbias, m_c, EVEN)
 
 
 @triton.jit
-def add_shares(
-    p_shares,
+def add_partials(
+    p_partials,
     p_dweight,
     p_dbias,
     programs,
@@ -162,11 +162,11 @@ def add_shares(
     COLUMNS: tl.constexpr,
 ):
     """Some columns of dweight or dbias, from (2, programs, C)."""
-    share = tl.arange(0, PROGRAMS)[:, None]
+    partial = tl.arange(0, PROGRAMS)[:, None]
     o_c = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     which, m_c = tl.program_id(1), o_c < C
-    pointers = p_shares + (which * programs + share) * C + o_c[None, :]
-    total = tl.sum(tl.load(pointers, mask=(share < programs) & m_c[None, :], other=0.0), axis=0)
+    pointers = p_partials + (which * programs + partial) * C + o_c[None, :]
+    total = tl.sum(tl.load(pointers, mask=(partial < programs) & m_c[None, :], other=0.0), axis=0)
     if which == 0:
         _store(p_dweight + o_c, total, m_c, False)
     else:
@@ -202,7 +202,7 @@ def backward_launch(shape: tuple[int, ...]) -> Launch:
 
 @functools.lru_cache(maxsize=_KEPT_SHAPES)
 def sum_launch(programs: int, width: int) -> Launch:
-    """The launch of `add_shares` for the shares of so many programs."""
+    """The launch of `add_partials` for so many programs."""
     padded = 1 << (programs - 1).bit_length()
     constants = {"PROGRAMS": padded, "COLUMNS": SUMMED_COLUMNS, "num_warps": 4}
-    return Launch(add_shares, (-(-width // SUMMED_COLUMNS), 2), (programs, width), constants)
+    return Launch(add_partials, (-(-width // SUMMED_COLUMNS), 2), (programs, width), constants)

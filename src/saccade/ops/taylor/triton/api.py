@@ -12,7 +12,11 @@ from torch.utils.flop_counter import register_flop_formula
 from saccade.ops._triton.launch import on_device
 from saccade.ops.registration import operator
 from saccade.ops.taylor.triton.direct import run_direct, run_direct_backward
-from saccade.ops.taylor.triton.direct_whole import is_whole, run_whole, run_whole_backward
+from saccade.ops.taylor.triton.direct_single_block import (
+    is_single_block,
+    run_single_block,
+    run_single_block_backward,
+)
 from saccade.ops.taylor.triton.efficient import (
     keeps_state,
     run_backward_in_parts,
@@ -21,7 +25,7 @@ from saccade.ops.taylor.triton.efficient import (
     run_in_parts,
 )
 from saccade.ops.taylor.triton.shapes import (
-    Form,
+    CallShape,
     Grads,
     Problem,
     moments_size,
@@ -83,15 +87,15 @@ def _forward(
     with on_device(q):
         if efficient and keep and keeps_state(q, v):
             return run_efficient(problem)
-        run = run_in_parts if efficient else _direct_passes(problem.form)[0]
+        run = run_in_parts if efficient else _direct_passes(problem.call)[0]
         out, total = run(problem, keep=keep)
     return out, _nothing(q) if total is None else total, _nothing(q), _nothing(q)
 
 
-def _direct_passes(f: Form) -> tuple[DirectForward, DirectBackward]:
+def _direct_passes(call: CallShape) -> tuple[DirectForward, DirectBackward]:
     """Forward and backward by the direct algorithm."""
-    if is_whole(f):
-        return run_whole, run_whole_backward
+    if is_single_block(call):
+        return run_single_block, run_single_block_backward
     return run_direct, run_direct_backward
 
 
@@ -100,7 +104,7 @@ def _nothing(like: Tensor) -> Tensor:
 
 
 @_forward.register_fake
-def _fake_forward(q, k, v, key_mask, temperature, scale, a, b, c, _lift, efficient, keep):  # type: ignore[no-untyped-def]
+def _fake_forward(q, k, v, key_mask, temperature, scale, a, b, c, _output_scale, efficient, keep):  # type: ignore[no-untyped-def]
     out = q.new_empty(*q.shape[:3], v.shape[-1])
     if not keep:
         return out, _nothing(q), _nothing(q), _nothing(q)
@@ -138,7 +142,7 @@ def _backward(
     grad = within_reach(grad)
     with on_device(q):
         if not efficient:
-            results = _direct_passes(problem.form)[1](problem, grad, out, total)
+            results = _direct_passes(problem.call)[1](problem, grad, out, total)
         elif state.numel():
             results = run_efficient_backward(problem, grad, out, total, state, moments)
         else:

@@ -34,9 +34,9 @@ class Blocks(NamedTuple):
         registers: At most how many a thread takes, where the compiler takes more than it needs and
             a second program no longer fits beside the first, or loses its way and spills them
             nearly all.
-        piece: How many rows of L or G a product beside the loop takes at once.
-        turned: What sums take where keys are turned (`efficient_state`), beside what they take
-            where they are not; None where keys are never turned.
+        chunk: How many rows of L or G a product outside the loop takes at once.
+        swizzled: Time of the sums with swizzled keys (`efficient_state`), relative to the time
+            without; None where keys are never swizzled.
     """
 
     rows: int
@@ -45,8 +45,8 @@ class Blocks(NamedTuple):
     stages: int
     resident: int = 1
     registers: int | None = None
-    piece: int = 32
-    turned: float | None = None
+    chunk: int = 32
+    swizzled: float | None = None
 
     def options(self) -> dict[str, int]:
         """Launch options."""
@@ -86,9 +86,9 @@ _HOPPER: Table = {
     },
     "accumulate": {
         16: Blocks(0, 64, 4, 3, resident=4),
-        32: Blocks(0, 64, 4, 3, resident=3, registers=168, turned=0.9),
-        64: Blocks(0, 64, 4, 3, resident=2, turned=1.0),
-        128: Blocks(0, 128, 8, 3, turned=0.8),
+        32: Blocks(0, 64, 4, 3, resident=3, registers=168, swizzled=0.9),
+        64: Blocks(0, 64, 4, 3, resident=2, swizzled=1.0),
+        128: Blocks(0, 128, 8, 3, swizzled=0.8),
     },
     "moments": {
         16: Blocks(64, 128, 4, 3, resident=2),
@@ -109,8 +109,8 @@ _HOPPER: Table = {
     },
     "gradients": {
         32: Blocks(64, 8, 4, 3),
-        64: Blocks(128, 8, 4, 3, piece=64),
-        128: Blocks(128, 16, 8, 3, piece=128),
+        64: Blocks(128, 8, 4, 3, chunk=64),
+        128: Blocks(128, 16, 8, 3, chunk=128),
     },
 }
 

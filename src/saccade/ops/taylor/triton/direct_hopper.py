@@ -37,7 +37,14 @@ from torch import Tensor
 
 from saccade.ops._triton.launch import INTERPRETED, Launch, is_dry_run
 from saccade.ops.taylor.triton.rows import key_splits, unit_keys
-from saccade.ops.taylor.triton.shapes import FREE_BYTES, KEPT_FORMS, Form, Problem, Strides, resized
+from saccade.ops.taylor.triton.shapes import (
+    FREE_BYTES,
+    KEPT_CALLS,
+    CallShape,
+    Problem,
+    Strides,
+    resized,
+)
 
 __all__ = [
     "Backward",
@@ -61,21 +68,21 @@ MAX_ROW_STRIDE = 1 << 23
 
 
 def _can_be_described(strides: Strides) -> bool:
-    """Whether rows are whole and lie 16 bytes, or a multiple of them, apart."""
+    """True if rows are contiguous and start at multiples of 16 bytes."""
     *steps, column = strides
     apart = all(step % 8 == 0 and 0 < step < MAX_STRIDE for step in steps)
     return column == 1 and apart and steps[-1] < MAX_ROW_STRIDE
 
 
-def has_kernels(f: Form) -> bool:
+def has_kernels(call: CallShape) -> bool:
     """Whether the device is a Hopper, and heads are as all of its own kernels want them."""
-    if f.capability != (9, 0) or f.dtype != torch.bfloat16 or f.masked:
+    if call.capability != (9, 0) or call.dtype != torch.bfloat16 or call.masked:
         return False
     return (
-        f.dim in DIMS
-        and f.width == f.dim
-        and f.batch_heads * max(f.queries, f.keys) < MAX_ROWS
-        and all(map(_can_be_described, (f.q_stride, f.k_stride, f.v_stride)))
+        call.dim in DIMS
+        and call.width == call.dim
+        and call.batch_heads * max(call.queries, call.keys) < MAX_ROWS
+        and all(map(_can_be_described, (call.q_stride, call.k_stride, call.v_stride)))
     )
 
 
@@ -88,18 +95,18 @@ _failed: set[Any] = set()
 """Modules of kernels and the kinds of calls that they did not compile for."""
 
 
-def attempted(f: Form, module: str, make: Callable[[ModuleType], T]) -> T | None:
-    """What is made of a module's kernels for a form, or None where that failed.
+def attempted(call: CallShape, module: str, make: Callable[[ModuleType], T]) -> T | None:
+    """The result of `make` for the kernels of a module, or None if that failed.
 
     Gluon is experimental, and has other names in other releases of Triton: what cannot be imported
     or compiled is left to the other kernels, with a warning.
     """
-    if (module, f.kind) in _failed:
+    if (module, call.kind) in _failed:
         return None
     try:
         return make(importlib.import_module(f"saccade.ops.taylor.triton.{module}"))
     except Exception as error:
-        _failed.add((module, f.kind))
+        _failed.add((module, call.kind))
         told = f"{type(error).__name__}: {error}"
         warnings.warn(f"a slower kernel takes the place of Hopper's own ({told})", stacklevel=3)
         return None
@@ -121,40 +128,40 @@ def described(descriptor: Any) -> Callable[[Any], Any]:
 
 
 MAX_PARTS = 8
-"""Of few queries with many keys, which find little room, more would leave most programs idle."""
+"""With few queries and many keys memory is short; more parts would leave most programs idle."""
 
 
-def suits_forward(f: Form) -> bool:
+def suits_forward(call: CallShape) -> bool:
     """Whether the kernel is written for such a call, and for its device."""
-    if not has_kernels(f) or f.b == 0:
+    if not has_kernels(call) or call.b == 0:
         return False
-    size, least = f.blocks("hopper_forward"), f.blocks("prepare_keys").rows
+    size, least = call.blocks("hopper_forward"), call.blocks("prepare_keys").rows
     return (
-        f.queries % size.rows == 0
-        and f.keys % max(size.block, least) == 0
-        and f.keys >= 2 * size.block
+        call.queries % size.rows == 0
+        and call.keys % max(size.block, least) == 0
+        and call.keys >= 2 * size.block
     )
 
 
-def heads_at_a_time(f: Form) -> list[int]:
+def heads_at_a_time(call: CallShape) -> list[int]:
     """How many normalized heads go at a time, one sample's after another's; none if too large.
 
-    Each part is whole samples or heads of one. They are counted from the end, where memory is
-    given, to the beginning, before which all of the output is free.
+    A part consists of samples with all their heads, or of heads of one sample. Parts are counted
+    from the end, which gets memory of its own, to the beginning, where all of the output is free.
     """
-    unit = f.keys * f.dim * f.dtype.itemsize
-    if unit * f.batch_heads <= FREE_BYTES:
-        return [f.batch_heads]
-    sums = (key_splits(f) + 1) * f.dim  # float32, of a quarter of all heads
-    spare = max(FREE_BYTES, f.batch_heads * (f.head_bytes // 4 - 4 * f.queries - sums))
+    unit = call.keys * call.dim * call.dtype.itemsize
+    if unit * call.batch_heads <= FREE_BYTES:
+        return [call.batch_heads]
+    sums = (key_splits(call) + 1) * call.dim  # float32, of a quarter of all heads
+    spare = max(FREE_BYTES, call.batch_heads * (call.head_bytes // 4 - 4 * call.queries - sums))
     counts: list[int] = []
     done = 0
-    while done < f.batch_heads:
-        count = min(f.batch_heads - done, max(spare, done * f.head_bytes) // unit)
-        if done % f.heads == 0 and count >= f.heads:
-            count -= count % f.heads
+    while done < call.batch_heads:
+        count = min(call.batch_heads - done, max(spare, done * call.head_bytes) // unit)
+        if done % call.heads == 0 and count >= call.heads:
+            count -= count % call.heads
         else:
-            count = min(count, f.heads - done % f.heads)
+            count = min(count, call.heads - done % call.heads)
         if count == 0 or len(counts) == MAX_PARTS:
             return []
         counts.insert(0, count)
@@ -170,36 +177,36 @@ class Part(NamedTuple):
     launch: Launch
 
 
-@functools.lru_cache(maxsize=KEPT_FORMS)
-def forward_parts(f: Form, *, whole: bool, dry_run: bool) -> list[Part] | None:
+@functools.lru_cache(maxsize=KEPT_CALLS)
+def forward_parts(call: CallShape, *, undivided: bool, dry_run: bool) -> list[Part] | None:
     """The parts of a call, compiled unless only to be noted; None where other kernels take it."""
-    if INTERPRETED or not suits_forward(f):
+    if INTERPRETED or not suits_forward(call):
         return None
-    counts = [f.batch_heads] if whole else heads_at_a_time(f)
+    counts = [call.batch_heads] if undivided else heads_at_a_time(call)
 
     def made(kernels: ModuleType) -> list[Part]:
         parts, first = [], 0
         for count in counts:
-            batch, heads = max(1, count // f.heads), min(count, f.heads)
-            launch: Launch = kernels.forward_launch(resized(f, batch, heads))
+            batch, heads = max(1, count // call.heads), min(count, call.heads)
+            launch: Launch = kernels.forward_launch(resized(call, batch, heads))
             if not dry_run:
-                launch.compile(kernels.forward_dtypes(f))
+                launch.compile(kernels.forward_dtypes(call))
             parts.append(Part(first, first + count, launch))
             first += count
         return parts
 
-    return attempted(f, "direct_hopper_forward", made) if counts else None
+    return attempted(call, "direct_hopper_forward", made) if counts else None
 
 
 def run_forward(p: Problem, *, keep: bool) -> tuple[Tensor, Tensor] | None:
     """Output (B, H, N, E) and row sums over N (B H, N); None where other kernels take the call."""
-    f = p.form
-    parts = forward_parts(f, whole=keep or not f.normalized, dry_run=is_dry_run())
+    call = p.call
+    parts = forward_parts(call, undivided=keep or not call.normalized, dry_run=is_dry_run())
     if parts is None or not is_aligned(p):
         return None
-    out = p.new(f.batch, f.heads, f.queries, f.width)
-    total = p.numbers(f.batch_heads, f.queries)
-    splits = key_splits(f)
+    out = p.new(call.batch, call.heads, call.queries, call.width)
+    total = p.numbers(call.batch_heads, call.queries)
+    splits = key_splits(call)
     if len(parts) == 1:  # slices of everything take longer than a short launch
         _attend(p, splits, parts[0].launch, out, total)
         return out, total
@@ -219,20 +226,20 @@ def _attend(
     later: Tensor | None = None,
 ) -> None:
     """Write the output and row sums of a part; `later` is the output of those that follow."""
-    unit = _room(p, later)
+    unit = _scratch(p, later)
     sum_v = unit_keys(p, splits, unit)
     launch(p.q, unit, p.v, p.temperature, sum_v, out, total)
 
 
-def _room(p: Problem, later: Tensor | None) -> Tensor:
+def _scratch(p: Problem, later: Tensor | None) -> Tensor:
     """Where k / |k| of a part is put: in output that comes later if it fits, else in new memory.
 
     Keys themselves where they are not normalized.
     """
-    f = p.form
-    if not f.normalized:
+    call = p.call
+    if not call.normalized:
         return p.k
-    shape = (f.batch, f.heads, f.keys, f.dim)
+    shape = (call.batch, call.heads, call.keys, call.dim)
     size = math.prod(shape)
     if later is None or size > later.numel():
         return p.new(*shape)
@@ -243,12 +250,12 @@ MAX_SUMS = 1 << 31
 """Numbers of a head's queries: offsets of their sums have 32 bits."""
 
 
-def suits_backward(f: Form) -> bool:
+def suits_backward(call: CallShape) -> bool:
     """Whether the kernels are written for such a call, and for its device."""
-    if not has_kernels(f) or f.queries * f.dim >= MAX_SUMS:
+    if not has_kernels(call) or call.queries * call.dim >= MAX_SUMS:
         return False
-    size = f.blocks("hopper_backward")
-    return f.keys % size.rows == 0 and f.queries % (2 * size.block) == 0
+    size = call.blocks("hopper_backward")
+    return call.keys % size.rows == 0 and call.queries % (2 * size.block) == 0
 
 
 class Backward(NamedTuple):
@@ -263,26 +270,26 @@ class Backward(NamedTuple):
     queries: Launch
 
 
-def backward_launches(f: Form, *, dry_run: bool) -> Backward | None:
-    """The launches for a form, compiled unless only to be noted; None where there are none."""
+def backward_launches(call: CallShape, *, dry_run: bool) -> Backward | None:
+    """The launches for a call, compiled unless `dry_run`; None where there are none."""
     if torch.are_deterministic_algorithms_enabled():
         return None
-    return _launches(f, dry_run=dry_run)
+    return _launches(call, dry_run=dry_run)
 
 
-@functools.lru_cache(maxsize=KEPT_FORMS)
-def _launches(f: Form, *, dry_run: bool) -> Backward | None:
-    if INTERPRETED or not suits_backward(f):
+@functools.lru_cache(maxsize=KEPT_CALLS)
+def _launches(call: CallShape, *, dry_run: bool) -> Backward | None:
+    if INTERPRETED or not suits_backward(call):
         return None
     half, single = torch.bfloat16, torch.float32
-    temperature = single if f.normalized else half
+    temperature = single if call.normalized else half
 
     def made(kernels: ModuleType) -> Backward:
-        launches = Backward(kernels.keys_launch(f), kernels.queries_launch(f))
+        launches = Backward(kernels.keys_launch(call), kernels.queries_launch(call))
         if not dry_run:
             rows = (half, half, half, single)
             launches.keys.compile((half, half, half, temperature, *rows, single, half, half))
             launches.queries.compile((single, half, temperature, half, single))
         return launches
 
-    return attempted(f, "direct_hopper_backward", made)
+    return attempted(call, "direct_hopper_backward", made)

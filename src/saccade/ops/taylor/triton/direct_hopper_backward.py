@@ -10,7 +10,7 @@ dk and dv. Blocks of queries and of dy go by, copied by TMA; step j of them
 
 The sums are float32, zero at first and in an order of their own (`sums_layout`), in which each
 thread adds four numbers at once; `query_gradients` brings them into rows. At D = 64 k and v are in
-registers too, and dv and dk run on beside s_{j+1} and t_{j+1}. At D = 128 there is room for
+registers too, and dv and dk run on beside s_{j+1} and t_{j+1}. At D = 128 there are registers for
 neither: dv and dk are waited for.
 
 The barrier in `copy_pair` is all that a step needs. When warps meet there in step j, each has
@@ -20,12 +20,12 @@ block is in, is set up anew by one of them a little earlier, but after all met i
 after all had found block j - 1 there. ds has two places: whoever writes ds_j has met the others in
 step j - 1, when all had waited for dx_{j-2}, the last to read what it overwrites.
 
-Triton 3.6 puts in two more where places are picked out of one piece of memory, since it cannot tell
-which are meant. Where they are APART, each is a piece of its own, and a round has SLOTS steps, so
-that each step knows its places, and no more are put in (3.9 puts in four all the same). At D = 128
-addresses of so many would not fit into registers.
+Triton 3.6 adds two more barriers if places are indexed in one allocation, since it cannot tell
+which are meant. With APART each place is an allocation of its own, and a ring pass has SLOTS steps,
+so that each step knows its places and no barrier is added (3.9 adds four all the same). At D = 128
+the addresses of so many allocations would not fit into registers.
 
-Wants bfloat16, D = E of 64 or 128, no mask, whole blocks, whole rounds of them (of two blocks where
+Wants bfloat16, D = E of 64 or 128, no mask, full blocks, full ring passes (of two blocks where
 places are not APART), SLOTS = 4 or more and a power of two, and eight warps.
 """
 
@@ -55,7 +55,7 @@ from saccade.ops.taylor.triton.hopper_library import (
     scale_add,
 )
 from saccade.ops.taylor.triton.library import NORM_EPS
-from saccade.ops.taylor.triton.shapes import Form
+from saccade.ops.taylor.triton.shapes import CallShape
 
 __all__ = []
 
@@ -132,8 +132,8 @@ def rows_of(blocks, j):
 
 
 @gluon.jit
-def room_for(tensors, BLOCKS: gl.constexpr):
-    """Room for blocks of q and of dy, and what tells that they are there."""
+def allocate_buffers(tensors, BLOCKS: gl.constexpr):
+    """Shared memory for blocks of q and of dy, and the barriers that say when they are loaded."""
     q_desc, dy_desc = tensors
     SHAPE: gl.constexpr = [BLOCKS, 1, 1, q_desc.block_type.shape[2], q_desc.block_type.shape[3]]
     q = gl.allocate_shared_memory(gl.bfloat16, SHAPE, q_desc.layout)
@@ -148,10 +148,10 @@ def room_for(tensors, BLOCKS: gl.constexpr):
 
 
 @gluon.jit
-def copy_pair(i, blocks, sample, head, tensors, room):
+def copy_pair(i, blocks, sample, head, tensors, buffers):
     """Start to copy block i of q and dy, if it exists, once all warps are here."""
     q_desc, dy_desc = tensors
-    q, dy, q_full, dy_full = room
+    q, dy, q_full, dy_full = buffers
     slot, m_exists = i & (q.shape[0] - 1), i < blocks
     q_here, dy_here = q_full.index(slot), dy_full.index(slot)
     mbarrier.expect(q_here, q_desc.block_type.nbytes, pred=m_exists)
@@ -163,9 +163,9 @@ def copy_pair(i, blocks, sample, head, tensors, room):
 
 
 @gluon.jit
-def scores(j, k, v, room, SLOTS: gl.constexpr, SCORES: gl.constexpr):
+def scores(j, k, v, buffers, SLOTS: gl.constexpr, SCORES: gl.constexpr):
     """s_j and t_j (keys, queries), left in flight."""
-    q, dy, q_full, dy_full = room
+    q, dy, q_full, dy_full = buffers
     slot, phase = j & (q.shape[0] - 1), (j & SLOTS) // SLOTS
     mbarrier.wait(q_full.index(slot), phase)
     mbarrier.wait(dy_full.index(slot), phase)
@@ -178,12 +178,12 @@ def scores(j, k, v, room, SLOTS: gl.constexpr, SCORES: gl.constexpr):
 
 
 @gluon.jit
-def weights(s, t, curve, shift, slope):
+def weights(s, t, row_a, shift, row_b):
     """w and ds."""
     s = rounded(s)
-    curve = gl.to_tensor(curve)
-    w = scale_add(s, scale_add(s, curve, slope), -0.0)
-    return w, scale_add(scale_add(rounded(t), 1.0, shift), scale_add(s, curve + curve, slope), -0.0)
+    row_a = gl.to_tensor(row_a)
+    w = scale_add(s, scale_add(s, row_a, row_b), -0.0)
+    return w, scale_add(scale_add(rounded(t), 1.0, shift), scale_add(s, row_a + row_a, row_b), -0.0)
 
 
 @gluon.jit
@@ -210,15 +210,15 @@ def step(
     """dv and dk, block j being in `here`, block j - 1 in `free`; in flight where D = 64."""
     k, v, ks = operands
     q, dy, _, _ = here
-    p_curves, p_shifts, curve, slope = coefficients
+    p_rows_a, p_shifts, row_a, row_b = coefficients
     BLOCK: gl.constexpr = q.shape[3]
     DIM: gl.constexpr = q.shape[4]
     if NORMALIZE:
-        curve = load_table(p_curves, table_row + j * BLOCK, BLOCK, SCORES)
+        row_a = load_table(p_rows_a, table_row + j * BLOCK, BLOCK, SCORES)
     shift = load_table(p_shifts, table_row + j * BLOCK, BLOCK, SCORES)
     s, t = scores(j, operand(k, j), operand(v, j), here, SLOTS, SCORES)
     s, t = warpgroup_mma_wait(0, [s, t])
-    w, ds = weights(s, t, curve, shift, slope)
+    w, ds = weights(s, t, row_a, shift, row_b)
     ds_at.index(0).store(ds)
     fence_async_shared()
     copy_pair(j - 1 + SLOTS, blocks, sample, head, tensors, free)
@@ -256,13 +256,36 @@ def key_gradients(dk, p_k_rows, kn, scale, NORMALIZE: gl.constexpr):
     return dk
 
 
+@gluon.jit
+def key_operands(k, v, scale, NORMALIZE: gl.constexpr, HELD: gl.constexpr):
+    """k and v as left operands, in registers at D = 64, and k in shared memory once more.
+
+    As in `direct_keys`, the factor of the keys, or the scale, is in k.
+    """
+    ROWS: gl.constexpr = k.shape[0]
+    DIM: gl.constexpr = k.shape[1]
+    if NORMALIZE:
+        k *= (1.0 / gl.maximum(gl.sqrt(gl.sum(k * k, axis=1)), NORM_EPS))[:, None]
+    else:
+        k *= scale
+    ks = gl.allocate_shared_memory(gl.bfloat16, [1, ROWS, DIM], operand_layout(2))
+    ks.index(0).store(k.to(gl.bfloat16))
+    if DIM == 64:
+        operands = ks.index(0).load(HELD), gl.convert_layout(v, HELD), ks
+    else:
+        vs = gl.allocate_shared_memory(gl.bfloat16, [1, ROWS, DIM], operand_layout(2))
+        vs.index(0).store(v)
+        operands = ks, vs, ks
+    return operands
+
+
 @gluon.jit(do_not_specialize=["heads"])
 def hopper_backward(
     q_desc,
     p_k,
     p_v,
     p_temperature,
-    p_curves,
+    p_rows_a,
     p_shifts,
     dy_desc,
     p_sum_dy,
@@ -299,7 +322,7 @@ def hopper_backward(
     blocks = queries // BLOCK
     tensors, slots = (q_desc, dy_desc), ()
     for _ in gl.static_range(SLOTS if APART else 1):
-        slots += (room_for(tensors, 1 if APART else SLOTS),)  # type: ignore[assignment]
+        slots += (allocate_buffers(tensors, 1 if APART else SLOTS),)  # type: ignore[assignment]
     fence_async_shared()
     all_warps_here()
     for i in gl.static_range(SLOTS - 1):
@@ -309,19 +332,7 @@ def hopper_backward(
     p_v_rows = p_v + sample.to(gl.int64) * vb + head.to(gl.int64) * vh + first.to(gl.int64) * vn
     k = gl.load(row_pointers(p_k_rows, kn, ROWS, DIM)).to(gl.float32)
     v = gl.load(row_pointers(p_v_rows, vn, ROWS, DIM))
-    # As in `direct_keys`: the keys' own factor, or the scale, is in k.
-    if NORMALIZE:
-        k *= (1.0 / gl.maximum(gl.sqrt(gl.sum(k * k, axis=1)), NORM_EPS))[:, None]
-    else:
-        k *= scale
-    ks = gl.allocate_shared_memory(BF16, [1, ROWS, DIM], operand_layout(2))
-    ks.index(0).store(k.to(BF16))
-    if DIM == 64:
-        operands = ks.index(0).load(HELD), gl.convert_layout(v, HELD), ks
-    else:
-        vs = gl.allocate_shared_memory(BF16, [1, ROWS, DIM], operand_layout(2))
-        vs.index(0).store(v)
-        operands = ks, vs, ks
+    operands = key_operands(k, v, scale, NORMALIZE, HELD)
     ds_at = (
         gl.allocate_shared_memory(BF16, [1, ROWS, BLOCK], operand_layout(2)),
         gl.allocate_shared_memory(BF16, [1, ROWS, BLOCK], operand_layout(2)),
@@ -330,12 +341,12 @@ def hopper_backward(
     all_warps_here()
 
     sums_at = p_sums + i_bh.to(gl.int64) * queries * DIM
-    coefficients = p_curves, p_shifts, a, b
+    coefficients = p_rows_a, p_shifts, a, b
     dk = warpgroup_mma_init(gl.zeros([ROWS, DIM], gl.float32, OUT))
     dv = warpgroup_mma_init(gl.zeros([ROWS, DIM], gl.float32, OUT))
-    ROUND: gl.constexpr = SLOTS if APART else 2
-    for j in range(0, blocks, ROUND):
-        for i in gl.static_range(ROUND):
+    PASS: gl.constexpr = SLOTS if APART else 2
+    for j in range(0, blocks, PASS):
+        for i in gl.static_range(PASS):
             dv, dk = step(
                 j + i, blocks, sample, head, i_bh * queries, operands, dv, dk, sums_at,
                 ds_at[i % 2], tensors, slots[i % len(slots)], slots[(i - 1) % len(slots)],
@@ -371,7 +382,7 @@ def query_gradients(
     BLOCK: gl.constexpr,
     NORMALIZE: gl.constexpr,
 ):
-    """dq of a block of queries from what was added up, and their share of the temperature's."""
+    """dq of a block of queries from what was added up, and their part of the temperature's."""
     qb, qh, qn = q_strides
     W: gl.constexpr = gl.num_warps()
     LAYOUT: gl.constexpr = rows_layout(DIM, W)
@@ -388,8 +399,8 @@ def query_gradients(
     if NORMALIZE:
         x, q = gl.convert_layout(x, LAYOUT), q.to(gl.float32)
         along = gl.sum(x * q, axis=1)
-        share = gl.sum(along, axis=0) * scale
-        gl.store(p_dt + i_bh.to(gl.int64) * gl.num_programs(0) + block, share)
+        partial = gl.sum(along, axis=0) * scale
+        gl.store(p_dt + i_bh.to(gl.int64) * gl.num_programs(0) + block, partial)
         length = gl.maximum(gl.sqrt(gl.sum(q * q, axis=1)), NORM_EPS)
         x -= (along / (length * length))[:, None] * q
         x = (x * factor).to(gl.bfloat16)
@@ -402,39 +413,46 @@ MAX_APART = 64
 """The widest heads that have registers for places in memory apart."""
 
 
-def keys_launch(f: Form) -> Launch:
+def keys_launch(call: CallShape) -> Launch:
     """The launch of `hopper_backward`."""
-    size = f.blocks("hopper_backward")
-    coefficients = (f.scale, 1 / f.keys, f.a, f.b, f.c)
-    numbers = (f.heads, f.queries, f.keys, f.k_stride[:3], f.v_stride[:3], coefficients)
+    size = call.blocks("hopper_backward")
+    coefficients = (call.scale, 1 / call.keys, call.a, call.b, call.c)
+    numbers = (
+        call.heads,
+        call.queries,
+        call.keys,
+        call.k_stride[:3],
+        call.v_stride[:3],
+        coefficients,
+    )
     constants = {
-        "DIM": f.dim,
+        "DIM": call.dim,
         "ROWS": size.rows,
         "BLOCK": size.block,
         "SLOTS": size.stages,
-        "APART": f.dim <= MAX_APART and f.queries % (size.stages * size.block) == 0,
-        "NORMALIZE": f.normalized,
+        "APART": call.dim <= MAX_APART and call.queries % (size.stages * size.block) == 0,
+        "NORMALIZE": call.normalized,
         **size.options(),
     }
-    shape = [f.batch, f.heads, f.queries, f.dim]
-    _, _, dy_stride = f.rows(of_queries=True)
+    shape = [call.batch, call.heads, call.queries, call.dim]
+    _, _, dy_stride = call.rows(of_queries=True)
     descriptors = {
-        0: described(block_descriptor(f.dtype, shape, list(f.q_stride), size.block)),
-        6: described(block_descriptor(f.dtype, shape, list(dy_stride), size.block)),
+        0: described(block_descriptor(call.dtype, shape, list(call.q_stride), size.block)),
+        6: described(block_descriptor(call.dtype, shape, list(dy_stride), size.block)),
     }
-    grid = (f.keys // size.rows, f.batch_heads)
+    grid = (call.keys // size.rows, call.batch_heads)
     return Launch(hopper_backward, grid, numbers, constants, descriptors)
 
 
-def queries_launch(f: Form) -> Launch:
+def queries_launch(call: CallShape) -> Launch:
     """The launch of `query_gradients`."""
-    size = f.blocks("hopper_backward")
-    numbers = (f.heads, f.queries, f.q_stride[:3], f.scale, 1 / f.keys)
+    size = call.blocks("hopper_backward")
+    numbers = (call.heads, call.queries, call.q_stride[:3], call.scale, 1 / call.keys)
     constants = {
-        "DIM": f.dim,
+        "DIM": call.dim,
         "BLOCK": size.block,
-        "NORMALIZE": f.normalized,
+        "NORMALIZE": call.normalized,
         **size.options(),
     }
-    grid = (f.queries // size.block, f.batch_heads)
+    grid = (call.queries // size.block, call.batch_heads)
     return Launch(query_gradients, grid, numbers, constants)

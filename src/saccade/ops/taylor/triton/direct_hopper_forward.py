@@ -3,16 +3,16 @@
 k, v, o and z are as in `direct`. Queries are taken as they are, s = q.k, TaylorShift's keys
 come as k / |k| (`prepare_keys`), and a weight less its constant is
 
-    w' = gain (s + curve s^2),    curve = a alpha / b,    gain = b alpha
+    w' = row_scale (s + row_ratio s^2),    row_ratio = a alpha / b,    row_scale = b alpha
 
-alpha being a factor of the row: the scale, with TaylorShift times t / |q|. w is s + curve s^2, and
-the gain is multiplied in when a tile is done.
+where alpha is a factor of the row: the scale, for TaylorShift times t / |q|. The loop computes
+w = s + row_ratio s^2; the output is multiplied by row_scale when a tile is done.
 
 A program takes every n-th tile of ROWS queries, n programs being at once, and each of its two
 warpgroups half of a tile's rows. The blocks of keys and values that its tiles meet are one
 sequence. For each of them a warpgroup
 
-    forms   w_g = t_g u_g,  t_g = s_g and u_g = 1 + curve s_g, when all before is done,
+    forms   w_g = t_g u_g,  t_g = s_g and u_g = 1 + row_ratio s_g, when all before is done,
     issues  s_{g+1} = q k_{g+1}^T  and  o += w_g v_g,
     and forms t_{g+1} and u_{g+1} as soon as s_{g+1} is there, while w_g v_g runs on
 
@@ -57,7 +57,7 @@ from saccade.ops.taylor.triton.hopper_library import (
     split_warps,
 )
 from saccade.ops.taylor.triton.library import NORM_EPS
-from saccade.ops.taylor.triton.shapes import Form
+from saccade.ops.taylor.triton.shapes import CallShape
 
 __all__ = []
 
@@ -91,10 +91,10 @@ def start_scores(x, k, SCORES: gl.constexpr):
 
 
 @gluon.jit
-def halfway(s, curve):
+def halfway(s, row_ratio):
     """t and u in bfloat16."""
     t = rounded(s)
-    return t, scale_add(t, curve, 1.0)
+    return t, scale_add(t, row_ratio, 1.0)
 
 
 @gluon.jit
@@ -161,12 +161,12 @@ def row_factor(x, head, p_temperature, scale, NORMALIZE: gl.constexpr, SUMS: gl.
 
 
 @gluon.jit
-def curve_of(alpha, ratio, NORMALIZE: gl.constexpr, SCORES: gl.constexpr):
+def row_ratio_of(alpha, ratio, NORMALIZE: gl.constexpr, SCORES: gl.constexpr):
     """The coefficient of s^2 beside 1 for s, ratio being a / b."""
-    curve = (ratio * alpha).to(gl.bfloat16)
+    row_ratio = (ratio * alpha).to(gl.bfloat16)
     if NORMALIZE:
-        curve = gl.convert_layout(curve, gl.SliceLayout(1, SCORES))[:, None]
-    return curve
+        row_ratio = gl.convert_layout(row_ratio, gl.SliceLayout(1, SCORES))[:, None]
+    return row_ratio
 
 
 @gluon.jit
@@ -177,7 +177,7 @@ def step(
     acc,
     at,
     inner,
-    curve,
+    row_ratio,
     following,
     buffers,
     LATE: gl.constexpr,
@@ -193,8 +193,8 @@ def step(
         acc: o, still in flight.
         at: Slot and phase of the next block of k, and of this one of v.
         inner: Whether the block before this one has the same tile.
-        curve: That of this block's tile.
-        following: That of the next block's.
+        row_ratio: a alpha / b of the rows of this block's tile.
+        following: The same for the next block's tile.
         buffers: As in `hopper_forward`.
         LATE: Where blocks have 128 keys.
         SCORES: Layout of s.
@@ -208,7 +208,7 @@ def step(
     mbarrier.wait(k_full.index(k_slot), k_phase)
     mbarrier.wait(v_full.index(v_slot), v_phase)
     if LATE:
-        u = scale_add(t, curve, 1.0)
+        u = scale_add(t, row_ratio, 1.0)
     w = scale_add(t, u, -0.0)
     s = start_scores(x, ks.index(k_slot), SCORES)
     v = vs.index(v_slot).reshape([vs.shape[3], vs.shape[4]])
@@ -225,21 +225,21 @@ def step(
 
 
 @gluon.jit
-def finish(acc, sums, gain, i_bh, row, pointers, numbers, OUT: gl.constexpr):
+def finish(acc, sums, row_scale, i_bh, row, pointers, numbers, OUT: gl.constexpr):
     """Write o and z of rows from `row` on."""
     p_sum_v, p_out, p_total = pointers
-    inv_keys, c, min_weight, lift = numbers
+    inv_keys, c, min_weight, output_scale = numbers
     ROWS: gl.constexpr = acc.shape[0]
     DIM: gl.constexpr = acc.shape[1]
     SUMS: gl.constexpr = gl.SliceLayout(1, OUT)
-    gain = gain * inv_keys
-    z = gl.maximum(gl.convert_layout(gl.sum(sums, axis=1), SUMS) * gain + c, min_weight)
+    row_scale = row_scale * inv_keys
+    z = gl.maximum(gl.convert_layout(gl.sum(sums, axis=1), SUMS) * row_scale + c, min_weight)
     z = gl.where(z > 0, z, 1.0)
-    share = lift / z
+    row_weight = output_scale / z
     constant = (
         c * inv_keys * gl.load(p_sum_v + i_bh * DIM + gl.arange(0, DIM, gl.SliceLayout(0, OUT)))
     )
-    o = acc * (share * gain)[:, None] + constant[None, :] * share[:, None]
+    o = acc * (row_weight * row_scale)[:, None] + constant[None, :] * row_weight[:, None]
     o = gl.convert_layout(o.to(gl.bfloat16), rows_layout(DIM, gl.num_warps()))
     gl.store(row_pointers(p_out + row * DIM, DIM, ROWS, DIM), o)
     gl.store(p_total + row + gl.arange(0, ROWS, SUMS), z)
@@ -251,7 +251,7 @@ def attend(which, pointers, buffers, places, numbers, NORMALIZE: gl.constexpr):
     p_temperature, p_sum_v, p_out, p_total = pointers
     xs, ks, _, x_full, k_full, _, x_empty, k_empty, v_empty = buffers
     begin, programs, tiles, per_head, heads, keys = places
-    scale, inv_keys, ratio, b, c, min_weight, lift = numbers
+    scale, inv_keys, ratio, b, c, min_weight, output_scale = numbers
     BLOCK: gl.constexpr = ks.shape[3]
     DIM: gl.constexpr = ks.shape[4]
     ROWS: gl.constexpr = xs.shape[3]
@@ -267,11 +267,11 @@ def attend(which, pointers, buffers, places, numbers, NORMALIZE: gl.constexpr):
     mbarrier.wait(k_full.index(0), 0)
     head = head_of(begin, tiles, per_head, heads)[1]
     alpha = row_factor(xs.index(which), head, p_temperature, scale, NORMALIZE, SUMS)
-    curve = curve_of(alpha, ratio, NORMALIZE, SCORES)
+    row_ratio = row_ratio_of(alpha, ratio, NORMALIZE, SCORES)
     x = xs.index(which).reshape([ROWS, DIM])
     s = warpgroup_mma_wait(0, [start_scores(x, ks.index(0), SCORES)])
     mbarrier.arrive(k_empty.index(0), count=1)
-    t, u = halfway(s, curve)
+    t, u = halfway(s, row_ratio)
     if LATE:
         u = t
     at = (zero + 1, zero, zero, zero)
@@ -283,17 +283,17 @@ def attend(which, pointers, buffers, places, numbers, NORMALIZE: gl.constexpr):
         for block in range(keys // BLOCK - 1):
             x = xs.index(mine).reshape([ROWS, DIM])
             t, u, acc, part, at = step(
-                x, t, u, acc, at, block != 0, curve, curve, buffers, LATE, SCORES, OPERAND
+                x, t, u, acc, at, block != 0, row_ratio, row_ratio, buffers, LATE, SCORES, OPERAND
             )
             sums += part
         # And the step to the first block of the next tile.
         mbarrier.wait(x_full.index(other // 2), fill)
         head = head_of(tile + programs, tiles, per_head, heads)[1]
         following = row_factor(xs.index(other), head, p_temperature, scale, NORMALIZE, SUMS)
-        before, curve = curve, curve_of(following, ratio, NORMALIZE, SCORES)
+        before, row_ratio = row_ratio, row_ratio_of(following, ratio, NORMALIZE, SCORES)
         x, v_slot = xs.index(other).reshape([ROWS, DIM]), at[2]
         t, u, acc, part, at = step(
-            x, t, u, acc, at, True, before, curve, buffers, LATE, SCORES, OPERAND
+            x, t, u, acc, at, True, before, row_ratio, buffers, LATE, SCORES, OPERAND
         )
         sums += part
         acc = warpgroup_mma_wait(0, [acc])
@@ -303,7 +303,7 @@ def attend(which, pointers, buffers, places, numbers, NORMALIZE: gl.constexpr):
         mbarrier.arrive(x_empty.index(mine // 2), count=1)
         i_bh = (tile // per_head).to(gl.int64)
         row = i_bh * (per_head * 2 * ROWS) + tile % per_head * (2 * ROWS) + which * ROWS
-        written, constants = (p_sum_v, p_out, p_total), (inv_keys, c, min_weight, lift)
+        written, constants = (p_sum_v, p_out, p_total), (inv_keys, c, min_weight, output_scale)
         finish(acc, sums, b * alpha, i_bh, row, written, constants, OUT)
         alpha = following
         # Slot 1 is filled first, then 0 and 1 for the second time, and so on.
@@ -365,38 +365,46 @@ def hopper_forward(
     )
 
 
-def forward_dtypes(f: Form) -> tuple[torch.dtype, ...]:
+def forward_dtypes(call: CallShape) -> tuple[torch.dtype, ...]:
     """Those of the tensors that the kernel takes."""
     half, single = torch.bfloat16, torch.float32
-    return half, half, half, single if f.normalized else half, single, half, single
+    return half, half, half, single if call.normalized else half, single, half, single
 
 
-def forward_launch(f: Form) -> Launch:
+def forward_launch(call: CallShape) -> Launch:
     """The launch of `hopper_forward` for heads that go together."""
-    size = f.blocks("hopper_forward")
-    tiles = f.queries // size.rows * f.batch_heads
-    coefficients = (f.scale, 1 / f.keys, f.a / f.b, f.b, f.c, f.floor, f.lift)
+    size = call.blocks("hopper_forward")
+    tiles = call.queries // size.rows * call.batch_heads
+    coefficients = (
+        call.scale,
+        1 / call.keys,
+        call.a / call.b,
+        call.b,
+        call.c,
+        call.min_weight,
+        call.output_scale,
+    )
     constants = {
-        "DIM": f.dim,
+        "DIM": call.dim,
         "ROWS": size.rows,
         "BLOCK": size.block,
         "SLOTS": size.stages,
-        "NORMALIZE": f.normalized,
+        "NORMALIZE": call.normalized,
         **size.options(),
     }
-    head = f.keys * f.dim
-    k_stride = (f.heads * head, head, f.dim, 1) if f.normalized else f.k_stride
+    head = call.keys * call.dim
+    k_stride = (call.heads * head, head, call.dim, 1) if call.normalized else call.k_stride
     copied = (
-        (f.queries, f.q_stride, size.rows // 2),
-        (f.keys, k_stride, size.block),
-        (f.keys, f.v_stride, size.block),
+        (call.queries, call.q_stride, size.rows // 2),
+        (call.keys, k_stride, size.block),
+        (call.keys, call.v_stride, size.block),
     )
     descriptors = {
         place: described(
-            block_descriptor(f.dtype, [f.batch, f.heads, n, f.dim], list(stride), rows)
+            block_descriptor(call.dtype, [call.batch, call.heads, n, call.dim], list(stride), rows)
         )
         for place, (n, stride, rows) in enumerate(copied)
     }
-    numbers = (f.heads, f.queries, f.keys, tiles, coefficients)
-    grid = (min(tiles, size.resident * multiprocessors(f.device)),)
+    numbers = (call.heads, call.queries, call.keys, tiles, coefficients)
+    grid = (min(tiles, size.resident * multiprocessors(call.device)),)
     return Launch(hopper_forward, grid, numbers, constants, descriptors)

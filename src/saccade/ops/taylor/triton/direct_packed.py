@@ -38,7 +38,7 @@ from saccade.ops._triton.packed import (
 )
 from saccade.ops.registration import operator
 from saccade.ops.taylor.triton.library import NORM_EPS
-from saccade.ops.taylor.triton.shapes import KEPT_FORMS
+from saccade.ops.taylor.triton.shapes import KEPT_CALLS
 
 __all__ = ["fused_packed", "is_short"]
 
@@ -91,7 +91,7 @@ def packed_taylor_forward(
     b,
     c,
     min_weight,
-    lift,
+    output_scale,
     ROWS: tl.constexpr,
     DP: tl.constexpr,
     EVEN: tl.constexpr,
@@ -110,7 +110,7 @@ def packed_taylor_forward(
     z = _sum_of_weights(inner, tokens, c, min_weight)
     y = tl.dot(inner.to(DTYPE), v, input_precision=PRECISION)
     y += c * tl.sum(v.to(tl.float32), axis=0)[None, :]
-    out = y * (lift / z)[:, None]
+    out = y * (output_scale / z)[:, None]
     store(p_out + places(heads, tokens, D, 1, ROWS, DP), out, m_there, EVEN)
 
 
@@ -129,7 +129,7 @@ def packed_taylor_backward(
     b,
     c,
     min_weight,
-    lift,
+    output_scale,
     ROWS: tl.constexpr,
     DP: tl.constexpr,
     EVEN: tl.constexpr,
@@ -137,7 +137,7 @@ def packed_taylor_backward(
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """The gradients of q, k and v of a head, and its share of the temperature's."""
+    """The gradients of q, k and v of a head, and its part of the temperature's."""
     m_there, part = exist(tokens, D, ROWS, DP), heads * D
     into = p_dqkv + places(heads, tokens, D, 3, ROWS, DP)
     q, k, v = load_heads(p_qkv, heads, tokens, D, ROWS, DP, EVEN, DTYPE)
@@ -147,13 +147,13 @@ def packed_taylor_backward(
     k, per_key = _unit(k, NORMALIZE, DTYPE)
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * factor
     inner = s * (b + a * s)
-    share = lift / _sum_of_weights(inner, tokens, c, min_weight)
-    dv = tl.dot(tl.trans((inner * share[:, None]).to(DTYPE)), g, input_precision=PRECISION)
-    dv += c * tl.sum(g.to(tl.float32) * share[:, None], axis=0)[None, :]
+    row_weight = output_scale / _sum_of_weights(inner, tokens, c, min_weight)
+    dv = tl.dot(tl.trans((inner * row_weight[:, None]).to(DTYPE)), g, input_precision=PRECISION)
+    dv += c * tl.sum(g.to(tl.float32) * row_weight[:, None], axis=0)[None, :]
     store(into + 2 * part, dv, m_there, EVEN)
     p = tl.dot(g, tl.trans(v), input_precision=PRECISION)
-    mean = tl.sum((inner + c) * p, axis=1) * (share / lift)
-    ds = ((p - mean[:, None]) * share[:, None] * (b + 2 * a * s)).to(DTYPE)
+    mean = tl.sum((inner + c) * p, axis=1) * (row_weight / output_scale)
+    ds = ((p - mean[:, None]) * row_weight[:, None] * (b + 2 * a * s)).to(DTYPE)
     dk = tl.dot(tl.trans(ds), q, input_precision=PRECISION)
     dk, _ = _across(dk, k, per_key, factor, NORMALIZE)
     store(into + part, dk, m_there, EVEN)
@@ -166,7 +166,7 @@ def packed_taylor_backward(
 
 MAX_TOKENS = 64
 WIDEST = 64
-"""Heads that a program takes whole; with more tokens q, k and v are faster apart."""
+"""Largest heads that one program computes; with more tokens q, k and v are faster apart."""
 
 
 def is_short(tokens: int, dim: int) -> bool:
@@ -174,7 +174,7 @@ def is_short(tokens: int, dim: int) -> bool:
     return tokens <= MAX_TOKENS and dim <= WIDEST
 
 
-@functools.lru_cache(maxsize=KEPT_FORMS)
+@functools.lru_cache(maxsize=KEPT_CALLS)
 def _launch(
     kernel: object,
     shape: tuple[int, ...],
@@ -185,9 +185,11 @@ def _launch(
 ) -> Launch:
     _, tokens, _, _, dim = shape
     _, a, b, c = numbers
-    floor = max(0.0, c - b * b / (4 * a))  # the smallest weight there is
-    lift = (tokens / dim) ** 0.5 if normalize_output else 1.0
-    return packed_launch(kernel, shape, dtype, *numbers, floor, lift, NORMALIZE=normalized)
+    min_weight = max(0.0, c - b * b / (4 * a))  # the smallest weight there is
+    output_scale = (tokens / dim) ** 0.5 if normalize_output else 1.0
+    return packed_launch(
+        kernel, shape, dtype, *numbers, min_weight, output_scale, NORMALIZE=normalized
+    )
 
 
 @operator("taylor_packed")

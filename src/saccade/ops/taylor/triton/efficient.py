@@ -3,7 +3,7 @@
 A row x is cut into tiles of 16. The outer product of tiles (m, n) is 256 features; by symmetry only
 m <= n is needed, off-diagonal pairs counted twice. With sums over keys divided by N:
 
-    S = sum (k (x) k) v^T                                         (accumulate, accumulate_turned)
+    S = sum (k (x) k) v^T                                         (accumulate, accumulate_swizzled)
     L = sum k v^T,   G = sum k k^T,   p = sum k,   r = sum v                             (moments)
     o = (a (x (x) x) S + b x L + c r) / z,   z = a x G x + b x.p + c m                   (values)
 
@@ -32,13 +32,13 @@ from torch import Tensor
 from saccade.ops._triton.launch import compiled_at_once
 from saccade.ops._triton.tiles import ceil_div, multiprocessors
 from saccade.ops.taylor.triton.efficient_gradients import run_gradient
-from saccade.ops.taylor.triton.efficient_state import has_lengths, rounds, row_sums
+from saccade.ops.taylor.triton.efficient_state import has_lengths, row_sums, waves
 from saccade.ops.taylor.triton.efficient_values import values_launch
 from saccade.ops.taylor.triton.rows import quotient_gradients, temperature_gradient
 from saccade.ops.taylor.triton.shapes import (
     FREE_BYTES,
-    KEPT_FORMS,
-    Form,
+    KEPT_CALLS,
+    CallShape,
     Grads,
     Problem,
     operands_of,
@@ -56,18 +56,18 @@ __all__ = [
 _STATE_SHARE = 0.24
 """Bytes that states may have beside each byte of output where they are not kept."""
 
-_ROUNDS_OF_LAUNCHES = 0.25
-"""What the launches of a part cost beside it, in rounds of programs."""
+_WAVES_PER_LAUNCH = 0.25
+"""Cost of the launches of a part, in waves of programs."""
 
 _ROWS_AT_WORK = 64
 """Rows that keep a multiprocessor busy; more would take too many short samples at once."""
 
 
 def _attend(p: Problem, out: Tensor, total: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Write the output, and row sums where there is room for them; the state and smaller sums."""
-    state, sums = row_sums(p, room=out)
-    launch = values_launch(p.form, True)
-    launch(p.q, p.key_mask, p.temperature, p.shares(), state, sums, out, total)
+    """Write the output, and row sums if `total` is given; the state and smaller sums."""
+    state, sums = row_sums(p, scratch=out)
+    launch = values_launch(p.call, True)
+    launch(p.q, p.key_mask, p.temperature, p.key_fractions(), state, sums, out, total)
     return state, sums
 
 
@@ -84,55 +84,57 @@ def keeps_state(q: Tensor, v: Tensor) -> bool:
 @compiled_at_once
 def run_efficient(p: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Output (B, H, N, E), row sums over N (B H, N), the state and the smaller sums."""
-    f = p.form
-    out = p.new(f.batch, f.heads, f.queries, f.width)
-    total = p.numbers(f.batch_heads, f.queries)
+    call = p.call
+    out = p.new(call.batch, call.heads, call.queries, call.width)
+    total = p.numbers(call.batch_heads, call.queries)
     return out, total, *_attend(p, out, total)
 
 
-@functools.lru_cache(maxsize=KEPT_FORMS)
-def _samples_at_once(f: Form) -> int:
+@functools.lru_cache(maxsize=KEPT_CALLS)
+def _samples_at_once(call: CallShape) -> int:
     """So many that their states are small beside the output, yet programs fill the device.
 
-    Of those, as many as take all samples in the fewest rounds.
+    Of those, as many as take all samples in the fewest waves.
     """
-    state = f.heads * (f.pairs * 256 * f.width * f.operands.itemsize + 4 * f.moments_size)
-    lengths = f.heads * f.keys * f.operands.itemsize
-    allowed = max(FREE_BYTES, _STATE_SHARE * f.batch_heads * f.head_bytes)
-    programs = f.heads * ceil_div(f.queries, _ROWS_AT_WORK)
-    least = min(f.batch, ceil_div(multiprocessors(f.device), programs))
-    most = min(f.batch, int(allowed / state))
+    state = call.heads * (
+        call.pairs * 256 * call.width * call.operands.itemsize + 4 * call.moments_size
+    )
+    lengths = call.heads * call.keys * call.operands.itemsize
+    allowed = max(FREE_BYTES, _STATE_SHARE * call.batch_heads * call.head_bytes)
+    programs = call.heads * ceil_div(call.queries, _ROWS_AT_WORK)
+    least = min(call.batch, ceil_div(multiprocessors(call.device), programs))
+    most = min(call.batch, int(allowed / state))
 
     def fits(samples: int) -> bool:
-        return not has_lengths(f, samples) or samples * (state + lengths) <= allowed
+        return not has_lengths(call, samples) or samples * (state + lengths) <= allowed
 
-    def rounds_in_all(samples: int) -> float:
-        parts, rest = divmod(f.batch, samples)
-        last = _ROUNDS_OF_LAUNCHES + rounds(f, rest) if rest else 0
-        return parts * (_ROUNDS_OF_LAUNCHES + rounds(f, samples)) + last
+    def waves_in_all(samples: int) -> float:
+        parts, rest = divmod(call.batch, samples)
+        last = _WAVES_PER_LAUNCH + waves(call, rest) if rest else 0
+        return parts * (_WAVES_PER_LAUNCH + waves(call, samples)) + last
 
     fewest_parts_first = filter(fits, range(most, least, -1))
-    return min([*fewest_parts_first, least], key=rounds_in_all)
+    return min([*fewest_parts_first, least], key=waves_in_all)
 
 
-def _parts(f: Form) -> Iterator[tuple[slice, slice]]:
+def _parts(call: CallShape) -> Iterator[tuple[slice, slice]]:
     """Some samples at a time, and their heads."""
-    samples = _samples_at_once(f)
-    for first in range(0, f.batch, samples):
-        last = min(first + samples, f.batch)
-        yield slice(first, last), slice(first * f.heads, last * f.heads)
+    samples = _samples_at_once(call)
+    for first in range(0, call.batch, samples):
+        last = min(first + samples, call.batch)
+        yield slice(first, last), slice(first * call.heads, last * call.heads)
 
 
 @compiled_at_once
 def run_in_parts(p: Problem, *, keep: bool) -> tuple[Tensor, Tensor | None]:
     """Output (B, H, N, E) and, where asked for, row sums; the states of each part are forgotten."""
-    f = p.form
-    out = p.new(f.batch, f.heads, f.queries, f.width)
-    total = p.numbers(f.batch_heads, f.queries) if keep else None
-    if _samples_at_once(f) >= f.batch:  # slices of everything take longer than a short launch
+    call = p.call
+    out = p.new(call.batch, call.heads, call.queries, call.width)
+    total = p.numbers(call.batch_heads, call.queries) if keep else None
+    if _samples_at_once(call) >= call.batch:  # slices of everything take longer than a short launch
         _attend(p, out, total)
         return out, total
-    for some, heads in _parts(f):
+    for some, heads in _parts(call):
         _attend(p.of_samples(some), out[some], None if total is None else total[heads])
     return out, total
 
@@ -147,23 +149,23 @@ def run_efficient_backward(
     state, sums = row_sums(p, (dy, dz))
     del dy, dz  # as much memory as what follows takes
     dv = p.new(*p.v.shape)
-    values_launch(p.form, False)(p.k, p.key_mask, p.temperature, p.q, state, sums, dv, None)
+    values_launch(p.call, False)(p.k, p.key_mask, p.temperature, p.q, state, sums, dv, None)
     dk, _ = run_gradient(p, p.k, p.v, None, state, sums)
     return dq, dk, dv, temperature_gradient(p, dt)
 
 
 def run_backward_in_parts(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> Grads:
     """Gradients of q, k, v and the temperature; the states of each part are formed anew."""
-    dq, dk, dv = whole = [p.new(*x.shape) for x in (p.q, p.k, p.v)]
-    shares = []
-    for some, heads in _parts(p.form):
+    dq, dk, dv = found_all = [p.new(*x.shape) for x in (p.q, p.k, p.v)]
+    partials = []
+    for some, heads in _parts(p.call):
         part = p.of_samples(some)
         state, sums = row_sums(part)
-        *found, share = run_efficient_backward(
+        *found, partial = run_efficient_backward(
             part, grad[some], out[some], total[heads], state, sums
         )
-        for x, piece in zip(whole, found, strict=True):
-            x[some] = piece
-        if share is not None:
-            shares.append(share)
-    return dq, dk, dv, torch.stack(shares).sum(dim=0) if shares else None
+        for x, gradient in zip(found_all, found, strict=True):
+            x[some] = gradient
+        if partial is not None:
+            partials.append(partial)
+    return dq, dk, dv, torch.stack(partials).sum(dim=0) if partials else None

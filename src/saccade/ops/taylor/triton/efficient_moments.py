@@ -41,18 +41,18 @@ from saccade.ops.taylor.triton.library import (
     multiples,
     product,
     row_factors,
+    swizzled_outer,
     table_offset,
     table_place,
-    turned_outer,
 )
-from saccade.ops.taylor.triton.shapes import KEPT_FORMS, Form, Problem
+from saccade.ops.taylor.triton.shapes import KEPT_CALLS, CallShape, Problem
 
 __all__ = ["is_narrow", "moments", "narrow_sums", "row_moments", "sum_moments", "sum_narrow"]
 
 
 @triton.jit
-def store_turned(place, x, BLOCK: tl.constexpr):
-    """Write BLOCK rows of some shape, one after the other, as turned rows."""
+def store_swizzled(place, x, BLOCK: tl.constexpr):
+    """Write BLOCK rows of some shape, one after the other, as swizzled rows."""
     size: tl.constexpr = x.shape[0] * x.shape[1]
     x = tl.permute(tl.reshape(x, (BLOCK // 32, 4, 4, 2, size // BLOCK)), (0, 4, 2, 1, 3))
     at = tl.arange(0, size // 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
@@ -118,6 +118,30 @@ def _unfold_sums(sums, FOLD: tl.constexpr, HEIGHT: tl.constexpr):
 
 
 @triton.jit
+def _store_folded(
+    place,
+    sums,
+    coefficients,
+    DP: tl.constexpr,
+    EP: tl.constexpr,
+    FOLD: tl.constexpr,
+    HEIGHT: tl.constexpr,
+):
+    """Write L, G, p and r from sums over folded rows."""
+    mixed, gram, sum_x, sum_w = sums
+    quadratic, linear, constant = coefficients
+    o_d, o_e = tl.arange(0, DP), tl.arange(0, EP)
+    total = _unfold_product(mixed, FOLD)
+    tl.store(place + o_d[:, None] * EP + o_e[None, :], total * linear)
+    place += DP * EP
+    total = _unfold_product(gram, FOLD)
+    tl.store(place + o_d[:, None] * DP + o_d[None, :], total * quadratic)
+    place += DP * DP
+    tl.store(place + o_d, _unfold_sums(sum_x, FOLD, HEIGHT) * linear)
+    tl.store(place + DP + o_e, _unfold_sums(sum_w, FOLD, HEIGHT) * constant)
+
+
+@triton.jit
 def moments(
     p_x,
     p_w,
@@ -125,7 +149,7 @@ def moments(
     p_mask,
     p_temperature,
     p_out,
-    p_aside,
+    p_extra_out,
     sizes,
     x_strides,
     w_strides,
@@ -136,28 +160,23 @@ def moments(
     HEIGHT: tl.constexpr,
     TEMPERED: tl.constexpr,
     WEIGHTED: tl.constexpr,
-    TURNED: tl.constexpr,
+    SWIZZLED: tl.constexpr,
     EVEN: tl.constexpr,
 ):
     """The smaller sums L, G, p, r over keys and values, or queries and dy with weights r = dz.
 
     Narrow tokens are folded, FOLD side by side, so that products are wide enough for the matrix
     unit; blocks off the diagonal are thrown away. Sums of rows are products with HEIGHT rows of
-    ones, or added up number by number where HEIGHT is 0. Aside are left, where rows are normalized,
-    each one's alpha^2 for `accumulate`; where TURNED, alpha x for `accumulate_turned`.
+    ones, or added up number by number where HEIGHT is 0. If rows are normalized, `p_extra_out` gets
+    alpha^2 of each for `accumulate`; where SWIZZLED, alpha x for `accumulate_swizzled`.
     """
     DP: tl.constexpr = FLAGS.DP
     EP: tl.constexpr = FLAGS.EP
-    NORMALIZE: tl.constexpr = FLAGS.NORMALIZE
-    MASKED: tl.constexpr = FLAGS.MASKED
-    GRAIN: tl.constexpr = FLAGS.GRAIN
-    DTYPE: tl.constexpr = FLAGS.DTYPE
-    PRECISION: tl.constexpr = FLAGS.PRECISION
     heads, tokens, D, E, per_split = sizes
     xb, xh, xn, xd = x_strides
     wb, wh, wn, wd = w_strides
     scale, quadratic, linear, constant = coefficients
-    D, E, xb, xh, xn, wb, wh, wn = multiples((D, E, xb, xh, xn, wb, wh, wn), GRAIN)
+    D, E, xb, xh, xn, wb, wh, wn = multiples((D, E, xb, xh, xn, wb, wh, wn), FLAGS.ALIGNMENT)
     split, i_bh = tl.program_id(0), tl.program_id(1)
     rows: tl.constexpr = BLOCK // FOLD
     o_n = tl.arange(0, rows)[:, None] * FOLD + tl.arange(0, FOLD)[None, :]
@@ -167,10 +186,10 @@ def moments(
     p_w_rows = p_w + head_offset(i_bh, heads, wb, wh) + first.to(tl.int64) * wn
     p_mask += (i_bh // heads).to(tl.int64) * tokens
     p_r += i_bh.to(tl.int64) * tokens
-    if TURNED:
-        p_aside += (i_bh.to(tl.int64) * tokens + first) * DP
+    if SWIZZLED:
+        p_extra_out += (i_bh.to(tl.int64) * tokens + first) * DP
     else:
-        p_aside += table_offset(i_bh, tokens)
+        p_extra_out += table_offset(i_bh, tokens)
     factor = scale
     if TEMPERED:
         factor = scale * tl.load(p_temperature + i_bh % heads)
@@ -180,44 +199,37 @@ def moments(
     sum_w = tl.zeros([HEIGHT or rows, FOLD * EP], tl.float32)
     for start in range(first, last, BLOCK):
         m_rows = start + o_n < last
-        if MASKED:
+        if FLAGS.MASKED:
             m_rows = tl.load(p_mask + start + o_n, mask=m_rows, other=0) != 0
         x = _folded(p_x_rows, m_rows, D, xn, xd, FOLD, DP, EVEN)
-        w = _folded(p_w_rows, m_rows, E, wn, wd, FOLD, EP, EVEN).to(DTYPE)
-        if NORMALIZE:
+        w = _folded(p_w_rows, m_rows, E, wn, wd, FOLD, EP, EVEN).to(FLAGS.DTYPE)
+        if FLAGS.NORMALIZE:
             x = x.to(tl.float32)
             squares = tl.sum(tl.reshape(x * x, (rows, FOLD, DP)), axis=2)
             alpha = factor / tl.maximum(tl.sqrt(squares), NORM_EPS)
-            if not TURNED:
-                square = (alpha * alpha).to(p_aside.dtype.element_ty)
-                tl.store(p_aside + table_place(start + o_n), square, mask=start + o_n < last)
+            if not SWIZZLED:
+                square = (alpha * alpha).to(p_extra_out.dtype.element_ty)
+                tl.store(p_extra_out + table_place(start + o_n), square, mask=start + o_n < last)
             x = _by_token(x, alpha)
-        x = x.to(DTYPE)
-        if TURNED:
-            store_turned(p_aside, x, BLOCK)
-            p_aside += BLOCK * DP
+        x = x.to(FLAGS.DTYPE)
+        if SWIZZLED:
+            store_swizzled(p_extra_out, x, BLOCK)
+            p_extra_out += BLOCK * DP
         weighted = x
         if WEIGHTED:
             r = tl.load(p_r + start + o_n, mask=start + o_n < last, other=0.0)
-            weighted = _by_token(x.to(tl.float32), r).to(DTYPE)
-        gram = materialize(product(tl.trans(x), weighted, gram, PRECISION))
-        sum_x = _add_rows(sum_x, weighted, HEIGHT, PRECISION)
-        sum_w = _add_rows(sum_w, w, HEIGHT, PRECISION)
-        mixed = materialize(product(tl.trans(x), w, mixed, PRECISION))
+            weighted = _by_token(x.to(tl.float32), r).to(FLAGS.DTYPE)
+        gram = materialize(product(tl.trans(x), weighted, gram, FLAGS.PRECISION))
+        sum_x = _add_rows(sum_x, weighted, HEIGHT, FLAGS.PRECISION)
+        sum_w = _add_rows(sum_w, w, HEIGHT, FLAGS.PRECISION)
+        mixed = materialize(product(tl.trans(x), w, mixed, FLAGS.PRECISION))
         p_x_rows += BLOCK * xn
         p_w_rows += BLOCK * wn
-    once = 1.0 if NORMALIZE else factor  # the factor of a row that is not in alpha
-    o_d, o_e = tl.arange(0, DP), tl.arange(0, EP)
+    once = 1.0 if FLAGS.NORMALIZE else factor  # the factor of a row that is not in alpha
     slot = (split * tl.num_programs(1) + i_bh).to(tl.int64)
     place = p_out + slot * (DP * EP + DP * DP + DP + EP)
-    total = _unfold_product(mixed, FOLD)
-    tl.store(place + o_d[:, None] * EP + o_e[None, :], total * (linear * once))
-    place += DP * EP
-    total = _unfold_product(gram, FOLD)
-    tl.store(place + o_d[:, None] * DP + o_d[None, :], total * (quadratic * once * once))
-    place += DP * DP
-    tl.store(place + o_d, _unfold_sums(sum_x, FOLD, HEIGHT) * (linear * once))
-    tl.store(place + DP + o_e, _unfold_sums(sum_w, FOLD, HEIGHT) * constant)
+    coefficients = (quadratic * once * once, linear * once, constant)
+    _store_folded(place, (mixed, gram, sum_x, sum_w), coefficients, DP, EP, FOLD, HEIGHT)
 
 
 @triton.jit
@@ -266,16 +278,11 @@ def narrow_sums(
 
     From one split to the next, both outputs advance by `part` numbers.
     """
-    NORMALIZE: tl.constexpr = FLAGS.NORMALIZE
-    MASKED: tl.constexpr = FLAGS.MASKED
-    GRAIN: tl.constexpr = FLAGS.GRAIN
-    DTYPE: tl.constexpr = FLAGS.DTYPE
-    PRECISION: tl.constexpr = FLAGS.PRECISION
     heads, tokens, D, E, per_split = sizes
     xb, xh, xn, xd = x_strides
     wb, wh, wn, wd = w_strides
     scale, quadratic, linear, constant = coefficients
-    D, E, xb, xh, xn, wb, wh, wn = multiples((D, E, xb, xh, xn, wb, wh, wn), GRAIN)
+    D, E, xb, xh, xn, wb, wh, wn = multiples((D, E, xb, xh, xn, wb, wh, wn), FLAGS.ALIGNMENT)
     split, i_bh = tl.program_id(0), tl.program_id(1)
     o_d, o_n = tl.arange(0, 16), tl.arange(0, BLOCK)
     first = split * per_split
@@ -291,12 +298,12 @@ def narrow_sums(
     sums = tl.zeros([64, 32], tl.float32)
     for start in range(first, last, BLOCK):
         m_rows = start + o_n < last
-        if MASKED:
+        if FLAGS.MASKED:
             m_rows = tl.load(p_mask + start + o_n, mask=m_rows, other=0) != 0
         x = load_rows(p_x_rows, m_rows, o_d, D, xn, xd, EVEN)  # (BLOCK, 16)
         w = load_rows(p_w_rows, m_rows, o_d, E, wn, wd, EVEN)  # (BLOCK, 16)
-        raw, by_length, weighted = x.to(DTYPE), w, x
-        if NORMALIZE:
+        raw, by_length, weighted = x.to(FLAGS.DTYPE), w, x
+        if FLAGS.NORMALIZE:
             alpha = row_factors(x, factor, True)[:, None]
             by_length = w.to(tl.float32) * (alpha * alpha)
             x = x.to(tl.float32) * alpha
@@ -305,13 +312,17 @@ def narrow_sums(
             r = tl.load(p_r + start + o_n, mask=start + o_n < last, other=0.0)
             weighted = x.to(tl.float32) * r[:, None]
         state = materialize(
-            product(turned_outer(raw, raw, None), by_length.to(DTYPE), state, PRECISION)
+            product(
+                swizzled_outer(raw, raw, None), by_length.to(FLAGS.DTYPE), state, FLAGS.PRECISION
+            )
         )
-        both = tl.reshape(tl.join(w.to(DTYPE), weighted.to(DTYPE)), (BLOCK, 32))
-        sums = materialize(product(tl.trans(_with_ones(x.to(DTYPE))), both, sums, PRECISION))
+        both = tl.reshape(tl.join(w.to(FLAGS.DTYPE), weighted.to(FLAGS.DTYPE)), (BLOCK, 32))
+        sums = materialize(
+            product(tl.trans(_with_ones(x.to(FLAGS.DTYPE))), both, sums, FLAGS.PRECISION)
+        )
         p_x_rows += BLOCK * xn
         p_w_rows += BLOCK * wn
-    once = 1.0 if NORMALIZE else factor  # the factor of a row that is not in alpha
+    once = 1.0 if FLAGS.NORMALIZE else factor  # the factor of a row that is not in alpha
     square = quadratic * once * once
     slot, skipped = i_bh.to(tl.int64), split.to(tl.int64) * part
     place = p_state + skipped + slot * 256 * E
@@ -320,49 +331,49 @@ def narrow_sums(
     _store_moments(p_moments + skipped + slot * 544, sums, square, linear * once, constant)
 
 
-def is_narrow(f: Form) -> bool:
+def is_narrow(call: CallShape) -> bool:
     """Whether all sums are taken in one pass."""
-    return max(f.dim, f.width) <= configs.ONE_PASS_WIDTH
+    return max(call.dim, call.width) <= configs.ONE_PASS_WIDTH
 
 
-def _loop(f: Form, size: Blocks, of_queries: bool) -> tuple[int, Numbers, Constants]:
+def _loop(call: CallShape, size: Blocks, of_queries: bool) -> tuple[int, Numbers, Constants]:
     """Into how many parts the rows are split, and what a loop over one of them takes."""
-    tokens, x_stride, w_stride = f.rows(of_queries=of_queries)
-    parts, per_split = split_rows(f, tokens, size, f.batch_heads)
-    over = 1 / max(1, f.keys)
+    tokens, x_stride, w_stride = call.rows(of_queries=of_queries)
+    parts, per_split = split_rows(call, tokens, size, call.batch_heads)
+    over = 1 / max(1, call.keys)
     numbers = (
-        (f.heads, tokens, f.dim, f.width, per_split),
+        (call.heads, tokens, call.dim, call.width, per_split),
         x_stride,
         w_stride,
-        (f.scale if of_queries else 1.0, f.a * over, f.b * over, f.c * over),
+        (call.scale if of_queries else 1.0, call.a * over, call.b * over, call.c * over),
     )
     constants = {
         "BLOCK": size.block,
-        "TEMPERED": of_queries and f.normalized,
+        "TEMPERED": of_queries and call.normalized,
         "WEIGHTED": of_queries,
-        "EVEN": f.is_even(tokens, size.block),
-        "FLAGS": f.flags(masked=not of_queries),
+        "EVEN": call.is_even(tokens, size.block),
+        "FLAGS": call.flags(masked=not of_queries),
         **size.options(),
     }
     return parts, numbers, constants
 
 
-@functools.lru_cache(maxsize=KEPT_FORMS)
-def _narrow_launch(f: Form, of_queries: bool) -> Launch:
-    size = f.blocks("narrow_sums")
-    parts, numbers, constants = _loop(f, size, of_queries)
-    part = f.batch_heads * (256 * f.width + f.moments_size)
-    return Launch(narrow_sums, (parts, f.batch_heads), (*numbers, part), constants)
+@functools.lru_cache(maxsize=KEPT_CALLS)
+def _narrow_launch(call: CallShape, of_queries: bool) -> Launch:
+    size = call.blocks("narrow_sums")
+    parts, numbers, constants = _loop(call, size, of_queries)
+    part = call.batch_heads * (256 * call.width + call.moments_size)
+    return Launch(narrow_sums, (parts, call.batch_heads), (*numbers, part), constants)
 
 
 def sum_narrow(p: Problem, gradients: Gradients | None) -> tuple[Tensor, Tensor]:
     """The state and the smaller sums by `narrow_sums`."""
-    f = p.form
+    call = p.call
     x, w, r = (p.k, p.v, p.k) if gradients is None else (p.q, *gradients)
-    launch = _narrow_launch(f, gradients is not None)
+    launch = _narrow_launch(call, gradients is not None)
     parts, part = launch.grid[0], launch.numbers[-1]
-    state = p.new(f.batch_heads, 256, f.width, dtype=f.operands)
-    moments = p.numbers(f.batch_heads, f.moments_size)
+    state = p.new(call.batch_heads, 256, call.width, dtype=call.operands)
+    moments = p.numbers(call.batch_heads, call.moments_size)
     if parts == 1:
         launch(x, w, r, p.key_mask, p.temperature, state, moments)
     else:
@@ -372,29 +383,31 @@ def sum_narrow(p: Problem, gradients: Gradients | None) -> tuple[Tensor, Tensor]
     return state, moments
 
 
-@functools.lru_cache(maxsize=KEPT_FORMS)
-def _moments_launch(f: Form, of_queries: bool, turned: bool) -> Launch:
-    size = f.blocks("moments")
-    parts, numbers, constants = _loop(f, size, of_queries)
+@functools.lru_cache(maxsize=KEPT_CALLS)
+def _moments_launch(call: CallShape, of_queries: bool, swizzled: bool) -> Launch:
+    size = call.blocks("moments")
+    parts, numbers, constants = _loop(call, size, of_queries)
     # Wide values beside narrow keys, folded, are more than registers hold.
-    height = size.rows if f.padded_width <= 2 * f.padded_dim else 0
-    fold = min(height // f.padded_dim, size.block // 16)  # a product takes 16 rows or more
-    constants |= {"FOLD": max(1, fold), "HEIGHT": height, "TURNED": turned}
-    return Launch(moments, (parts, f.batch_heads), numbers, constants)
+    height = size.rows if call.padded_width <= 2 * call.padded_dim else 0
+    fold = min(height // call.padded_dim, size.block // 16)  # a product takes 16 rows or more
+    constants |= {"FOLD": max(1, fold), "HEIGHT": height, "SWIZZLED": swizzled}
+    return Launch(moments, (parts, call.batch_heads), numbers, constants)
 
 
 def row_moments(p: Problem, gradients: Gradients | None = None) -> tuple[Tensor, Tensor]:
     """The smaller sums, and a table of alpha^2 of every row that is normalized."""
     x = p.k if gradients is None else p.q
-    squares = p.table(x.shape[2]) if p.form.normalized else x
-    return sum_moments(p, gradients, squares, turned=False), squares
+    squares = p.table(x.shape[2]) if p.call.normalized else x
+    return sum_moments(p, gradients, squares, swizzled=False), squares
 
 
-def sum_moments(p: Problem, gradients: Gradients | None, aside: Tensor, *, turned: bool) -> Tensor:
-    """The smaller sums; what is left aside for the state is written to `aside`."""
-    f = p.form
+def sum_moments(
+    p: Problem, gradients: Gradients | None, extra_out: Tensor, *, swizzled: bool
+) -> Tensor:
+    """The smaller sums; what the state needs of the rows is written to `extra_out`."""
+    call = p.call
     x, w, r = (p.k, p.v, p.k) if gradients is None else (p.q, *gradients)
-    launch = _moments_launch(f, gradients is not None, turned)
-    sums = p.numbers(launch.grid[0], f.batch_heads, f.moments_size)
-    launch(x, w, r, p.key_mask, p.temperature, sums, aside)
+    launch = _moments_launch(call, gradients is not None, swizzled)
+    sums = p.numbers(launch.grid[0], call.batch_heads, call.moments_size)
+    launch(x, w, r, p.key_mask, p.temperature, sums, extra_out)
     return add_up(p, sums, torch.float32)

@@ -17,20 +17,20 @@ from torch import Tensor
 from saccade.ops._triton.launch import Launch
 from saccade.ops._triton.tiles import ceil_div, multiprocessors
 from saccade.ops.taylor.triton.configs import Blocks
-from saccade.ops.taylor.triton.shapes import KEPT_FORMS, Form, Problem
+from saccade.ops.taylor.triton.shapes import KEPT_CALLS, CallShape, Problem
 
 __all__ = [
     "MIN_STEPS",
     "Constants",
+    "Division",
     "Gradients",
     "Numbers",
-    "Shares",
     "add_launch",
     "add_parts",
     "add_up",
+    "divide_tiles",
     "equal_splits",
     "programs_at_once",
-    "share_out",
     "split_rows",
 ]
 
@@ -68,17 +68,17 @@ Gradients = tuple[Tensor, Tensor]
 """dy (B, H, N, E) and dz (B H, N): with them sums go over queries, else over keys and values."""
 
 
-def split_rows(f: Form, tokens: int, size: Blocks, programs: int) -> tuple[int, int]:
+def split_rows(call: CallShape, tokens: int, size: Blocks, programs: int) -> tuple[int, int]:
     """(splits, tokens in each): as many as fit on the device at once, none of them short.
 
-    One more would wait for a second round while most of the device is idle.
+    One more program would wait for a second wave while most of the device is idle.
     """
-    return equal_splits(tokens, size, max(1, programs_at_once(f, size) // max(1, programs)))
+    return equal_splits(tokens, size, max(1, programs_at_once(call, size) // max(1, programs)))
 
 
-def programs_at_once(f: Form, size: Blocks) -> int:
+def programs_at_once(call: CallShape, size: Blocks) -> int:
     """How many programs with such blocks run at once."""
-    return size.resident * multiprocessors(f.device)
+    return size.resident * multiprocessors(call.device)
 
 
 def equal_splits(tokens: int, size: Blocks, wanted: int) -> tuple[int, int]:
@@ -88,47 +88,48 @@ def equal_splits(tokens: int, size: Blocks, wanted: int) -> tuple[int, int]:
     return max(1, ceil_div(tokens, per_split)), per_split
 
 
-class Shares(NamedTuple):
+class Division(NamedTuple):
     """How tiles are shared out.
 
     Attributes:
-        whole: How many have a program each.
+        unsplit: How many have a program each.
         rest: How many more have their rows split among programs.
         splits: Among how many.
-        rounds: How often programs fill the device; one of split rows is a part of a round.
+        waves: How many times the programs fill the device; programs of split rows take a
+            fraction of a wave.
     """
 
-    whole: int
+    unsplit: int
     rest: int
     splits: int
-    rounds: float
+    waves: float
 
 
-@functools.lru_cache(maxsize=KEPT_FORMS)
-def share_out(tiles: int, at_once: int, most_splits: int, most_parts: int) -> Shares:
-    """How to share out tiles, for so many programs at once, in the fewest rounds.
+@functools.lru_cache(maxsize=KEPT_CALLS)
+def divide_tiles(tiles: int, at_once: int, most_splits: int, most_parts: int) -> Division:
+    """How to divide tiles among programs, `at_once` of which run at a time, in the fewest waves.
 
-    What is left after full rounds would leave most of the device idle, so it is split. Not only
-    into as many as run at once: 160 tiles in 264 places take two thirds of a round, split in three.
+    What is left after full waves would leave most of the device idle, so it is split. Not only
+    into as many as run at once: 160 tiles in 264 places take two thirds of a wave, split in three.
 
     Args:
         tiles: All of them.
         at_once: How many programs run at once.
         most_splits: Into how many the rows can be split.
-        most_parts: For how many tiles of partial sums there is room.
+        most_parts: For how many tiles of partial sums there is memory.
     """
-    whole = tiles // at_once * at_once
-    rest = tiles - whole
+    unsplit = tiles // at_once * at_once
+    rest = tiles - unsplit
     if rest == 0:
-        return Shares(tiles, 0, 1, tiles / at_once)
+        return Division(tiles, 0, 1, tiles / at_once)
     most = max(1, min(most_splits, max(_FEW_SPLITS, at_once // rest), most_parts // rest))
     last, splits = min((ceil_div(rest * n, at_once) / n, n) for n in range(1, most + 1))
     if splits == 1:
-        return Shares(tiles, 0, 1, whole / at_once + last)
-    return Shares(whole, rest, splits, whole / at_once + last)
+        return Division(tiles, 0, 1, unsplit / at_once + last)
+    return Division(unsplit, rest, splits, unsplit / at_once + last)
 
 
-@functools.lru_cache(maxsize=KEPT_FORMS)
+@functools.lru_cache(maxsize=KEPT_CALLS)
 def add_launch(parts: int, head: int, size: int) -> Launch:
     """The launch of `add_parts`."""
     grid = (ceil_div(size, _PART_BLOCK),)

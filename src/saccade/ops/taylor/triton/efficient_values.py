@@ -16,9 +16,9 @@ from saccade.ops.taylor.triton.library import (
     add_product,
     kept_rows,
     load_columns,
+    load_key_fraction,
     load_moments,
     load_rows,
-    load_share,
     load_state,
     multiples,
     outer_features,
@@ -29,7 +29,7 @@ from saccade.ops.taylor.triton.library import (
     store_rows,
     tile_pair,
 )
-from saccade.ops.taylor.triton.shapes import KEPT_FORMS, Form
+from saccade.ops.taylor.triton.shapes import KEPT_CALLS, CallShape
 
 __all__ = ["is_small", "rows_per_program", "values", "values_launch"]
 
@@ -110,7 +110,7 @@ def _denominators(
     D,
     stride_n,
     stride_d,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     HOLD: tl.constexpr,
     EVEN: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -120,7 +120,7 @@ def _denominators(
     Products of float32 would not find registers for whole columns.
     """
     DP: tl.constexpr = x.shape[1]
-    ROWS: tl.constexpr = DP if x.dtype == tl.bfloat16 else PIECE
+    ROWS: tl.constexpr = DP if x.dtype == tl.bfloat16 else CHUNK
     COLUMNS: tl.constexpr = 32 if DP > 32 else DP
     columns = tl.arange(0, COLUMNS)
     z = tl.zeros([x.shape[0]], tl.float32)
@@ -161,10 +161,10 @@ def _values_of_block(
     TILES: tl.constexpr,
     PAIRS: tl.constexpr,
     PART: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     HOLD: tl.constexpr,
     DIVIDE: tl.constexpr,
-    LIFT: tl.constexpr,
+    SCALE_OUTPUT: tl.constexpr,
     EVEN: tl.constexpr,
 ):
     """`values` of one block of rows, the first of which is `row` of all heads' rows.
@@ -172,40 +172,49 @@ def _values_of_block(
     Rows enter all products as they lie in memory; alpha multiplies what comes out. Denominators
     come first: beside a wide accumulator they would not find registers.
     """
-    DP: tl.constexpr = FLAGS.DP
-    EP: tl.constexpr = FLAGS.EP
-    NORMALIZE: tl.constexpr = FLAGS.NORMALIZE
-    MASKED: tl.constexpr = FLAGS.MASKED
-    DTYPE: tl.constexpr = FLAGS.DTYPE
-    PRECISION: tl.constexpr = FLAGS.PRECISION
-    factor, share, c, min_weight, lift = coefficients
-    o_d, o_e, o_n = tl.arange(0, DP), tl.arange(0, EP), tl.arange(0, m_rows.shape[0])
-    gram_at = mixed_at + DP * EP
-    x = load_rows(p_x_rows, m_rows, o_d, D, xn, xd, EVEN).to(DTYPE)  # (ROWS, DP)
-    alpha = row_factors(x, factor, NORMALIZE)
+    factor, key_fraction, c, min_weight, output_scale = coefficients
+    o_d, o_e, o_n = tl.arange(0, FLAGS.DP), tl.arange(0, FLAGS.EP), tl.arange(0, m_rows.shape[0])
+    gram_at = mixed_at + FLAGS.DP * FLAGS.EP
+    x = load_rows(p_x_rows, m_rows, o_d, D, xn, xd, EVEN).to(FLAGS.DTYPE)  # (ROWS, DP)
+    alpha = row_factors(x, factor, FLAGS.NORMALIZE)
     row_weight = 1.0
     if DIVIDE:
         z = _denominators(
-            x, p_x_rows, m_rows, alpha, gram_at, held, D, xn, xd, PIECE, HOLD, EVEN, PRECISION
+            x, p_x_rows, m_rows, alpha, gram_at, held, D, xn, xd, CHUNK, HOLD, EVEN, FLAGS.PRECISION
         )
-        z = tl.maximum(z + c * share, min_weight * share)
+        z = tl.maximum(z + c * key_fraction, min_weight * key_fraction)
         z = tl.where(z > 0, z, 1.0)
         if p_total is not None:
             tl.store(p_total + row + o_n, z, mask=m_exists)
-        row_weight = (output_factor(share, lift, LIFT) / z)[:, None]
+        row_weight = (output_factor(key_fraction, output_scale, SCALE_OUTPUT) / z)[:, None]
     acc = _quadratic(
         p_x_rows, m_rows, state, held, D, E, xn, xd,
-        TILES, PAIRS, EP, PART, HOLD, EVEN, DTYPE, PRECISION,
+        TILES, PAIRS, FLAGS.EP, PART, HOLD, EVEN, FLAGS.DTYPE, FLAGS.PRECISION,
     )  # fmt: skip
     acc *= alpha[:, None]
     if HOLD:
-        acc = product(x, held[-2], acc, PRECISION)
+        acc = product(x, held[-2], acc, FLAGS.PRECISION)
     else:
         acc = rows_times(
-            x, p_x_rows, m_rows, None, D, xn, xd, mixed_at, EP, 1, acc, PIECE, EVEN, PRECISION
+            x,
+            p_x_rows,
+            m_rows,
+            None,
+            D,
+            xn,
+            xd,
+            mixed_at,
+            FLAGS.EP,
+            1,
+            acc,
+            CHUNK,
+            EVEN,
+            FLAGS.PRECISION,
         )
-    acc = (acc * alpha[:, None] + tl.load(gram_at + DP * DP + DP + o_e)[None, :]) * row_weight
-    if MASKED:
+    acc = (
+        acc * alpha[:, None] + tl.load(gram_at + FLAGS.DP * FLAGS.DP + FLAGS.DP + o_e)[None, :]
+    ) * row_weight
+    if FLAGS.MASKED:
         acc = tl.where(m_rows[:, None], acc, 0.0)
     store_rows(p_out + row * E, m_exists, o_e, E, E, acc)
 
@@ -215,7 +224,7 @@ def values(
     p_x,
     p_mask,
     p_temperature,
-    p_share,
+    p_key_fraction,
     p_state,
     p_moments,
     p_out,
@@ -228,12 +237,12 @@ def values(
     PAIRS: tl.constexpr,
     ROWS: tl.constexpr,
     PART: tl.constexpr,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     HOLD: tl.constexpr,
     TEMPERED: tl.constexpr,
     DIVIDE: tl.constexpr,
     SHARED: tl.constexpr,
-    LIFT: tl.constexpr,
+    SCALE_OUTPUT: tl.constexpr,
     EVEN: tl.constexpr,
 ):
     """(x (x) x) S + x L + r for a block of rows; over z where DIVIDE.
@@ -241,15 +250,10 @@ def values(
     The state goes by in steps of PART x 16 features; where HOLD, it is loaded once for all blocks
     of a program.
     """
-    DP: tl.constexpr = FLAGS.DP
-    EP: tl.constexpr = FLAGS.EP
-    MASKED: tl.constexpr = FLAGS.MASKED
-    GRAIN: tl.constexpr = FLAGS.GRAIN
-    DTYPE: tl.constexpr = FLAGS.DTYPE
     heads, tokens, D, E, per_program = sizes
     xb, xh, xn, xd = x_strides
-    scale, c, min_weight, lift = coefficients
-    D, E, xb, xh, xn = multiples((D, E, xb, xh, xn), GRAIN)
+    scale, c, min_weight, output_scale = coefficients
+    D, E, xb, xh, xn = multiples((D, E, xb, xh, xn), FLAGS.ALIGNMENT)
     i_bh = tl.program_id(1)
     first = tl.program_id(0) * per_program
     last = tl.minimum(first + per_program, tokens)
@@ -258,32 +262,36 @@ def values(
     factor = scale
     if TEMPERED:
         factor = scale * tl.load(p_temperature + i_bh % heads)
-    share = load_share(p_share, i_bh // heads, SHARED)
+    key_fraction = load_key_fraction(p_key_fraction, i_bh // heads, SHARED)
     state = p_state + i_bh.to(tl.int64) * PAIRS * 256 * E
-    mixed_at = p_moments + i_bh.to(tl.int64) * (DP * EP + DP * DP + DP + EP)
+    mixed_at = p_moments + i_bh.to(tl.int64) * (
+        FLAGS.DP * FLAGS.EP + FLAGS.DP * FLAGS.DP + FLAGS.DP + FLAGS.EP
+    )
     row = i_bh.to(tl.int64) * tokens + first
     held = ()
     if HOLD:
         for step in tl.static_range(PAIRS * (16 // PART)):
-            held += (load_state(state, step * PART * 16, E, PART * 16, EP, EVEN, DTYPE),)
-        held += load_moments(mixed_at, DP, EP, DTYPE)
+            held += (
+                load_state(state, step * PART * 16, E, PART * 16, FLAGS.EP, EVEN, FLAGS.DTYPE),
+            )
+        held += load_moments(mixed_at, FLAGS.DP, FLAGS.EP, FLAGS.DTYPE)
         for start in range(first, last, ROWS):
             m_exists = start + tl.arange(0, ROWS) < last
-            m_rows = kept_rows(start, last, p_mask, ROWS, MASKED)
+            m_rows = kept_rows(start, last, p_mask, ROWS, FLAGS.MASKED)
             _values_of_block(
                 p_x_rows, m_rows, m_exists, state, held, mixed_at, p_out, p_total, row, D, E, xn,
-                xd, (factor, share, c, min_weight, lift), FLAGS, TILES, PAIRS, PART, PIECE, HOLD,
-                DIVIDE, LIFT, EVEN,
+                xd, (factor, key_fraction, c, min_weight, output_scale), FLAGS, TILES, PAIRS, PART,
+                CHUNK, HOLD, DIVIDE, SCALE_OUTPUT, EVEN,
             )  # fmt: skip
             p_x_rows += ROWS * xn
             row += ROWS
     else:  # no loop: what it carries would not find registers
         m_exists = first + tl.arange(0, ROWS) < last
-        m_rows = kept_rows(first, last, p_mask, ROWS, MASKED)
+        m_rows = kept_rows(first, last, p_mask, ROWS, FLAGS.MASKED)
         _values_of_block(
             p_x_rows, m_rows, m_exists, state, held, mixed_at, p_out, p_total, row, D, E, xn, xd,
-            (factor, share, c, min_weight, lift), FLAGS, TILES, PAIRS, PART, PIECE, HOLD,
-            DIVIDE, LIFT, EVEN,
+            (factor, key_fraction, c, min_weight, output_scale), FLAGS, TILES, PAIRS, PART, CHUNK,
+            HOLD, DIVIDE, SCALE_OUTPUT, EVEN,
         )  # fmt: skip
 
 
@@ -291,44 +299,44 @@ def values(
 _HELD_BYTES = {torch.bfloat16: 64 << 10, torch.float32: 32 << 10}
 
 
-def is_small(f: Form, pairs: int, columns: int) -> bool:
+def is_small(call: CallShape, pairs: int, columns: int) -> bool:
     """Whether a program can hold the state of so many tile pairs beside all else."""
-    return pairs * 256 * columns * f.operands.itemsize <= _HELD_BYTES[f.operands]
+    return pairs * 256 * columns * call.operands.itemsize <= _HELD_BYTES[call.operands]
 
 
-def rows_per_program(f: Form, tokens: int, rows: int, hold: bool) -> int:
+def rows_per_program(call: CallShape, tokens: int, rows: int, hold: bool) -> int:
     """Several blocks where the state is held, yet enough programs to fill the device."""
     if not hold:
         return rows
-    programs = ceil_div(tokens, rows) * f.batch_heads
-    return rows * max(1, min(8, programs // (4 * multiprocessors(f.device))))
+    programs = ceil_div(tokens, rows) * call.batch_heads
+    return rows * max(1, min(8, programs // (4 * multiprocessors(call.device))))
 
 
-@functools.lru_cache(maxsize=KEPT_FORMS)
-def values_launch(f: Form, of_queries: bool) -> Launch:
+@functools.lru_cache(maxsize=KEPT_CALLS)
+def values_launch(call: CallShape, of_queries: bool) -> Launch:
     """The launch of `values` over queries, or backwards over keys."""
-    tokens, stride, _ = f.rows(of_queries=of_queries)
-    size = f.blocks("values")
-    hold = f.pairs <= 3 and f.width <= 32 and is_small(f, f.pairs, f.padded_width)
-    per_program = rows_per_program(f, tokens, size.rows, hold)
+    tokens, stride, _ = call.rows(of_queries=of_queries)
+    size = call.blocks("values")
+    hold = call.pairs <= 3 and call.width <= 32 and is_small(call, call.pairs, call.padded_width)
+    per_program = rows_per_program(call, tokens, size.rows, hold)
     numbers = (
-        (f.heads, tokens, f.dim, f.width, per_program),
+        (call.heads, tokens, call.dim, call.width, per_program),
         stride,
-        (f.scale if of_queries else 1.0, f.c, f.floor, f.lift),
+        (call.scale if of_queries else 1.0, call.c, call.min_weight, call.output_scale),
     )
     constants = {
-        "TILES": f.tiles,
-        "PAIRS": f.pairs,
+        "TILES": call.tiles,
+        "PAIRS": call.pairs,
         "ROWS": size.rows,
         "PART": size.block,
-        "PIECE": size.piece,
+        "CHUNK": size.chunk,
         "HOLD": hold,
-        "TEMPERED": of_queries and f.normalized,
+        "TEMPERED": of_queries and call.normalized,
         "DIVIDE": of_queries,
-        "SHARED": of_queries and f.masked,
-        "LIFT": of_queries and f.normalize_output,
-        "EVEN": f.is_even(tokens, size.rows),
-        "FLAGS": f.flags(masked=not of_queries),
+        "SHARED": of_queries and call.masked,
+        "SCALE_OUTPUT": of_queries and call.normalize_output,
+        "EVEN": call.is_even(tokens, size.rows),
+        "FLAGS": call.flags(masked=not of_queries),
         **size.options(),
     }
-    return Launch(values, (ceil_div(tokens, per_program), f.batch_heads), numbers, constants)
+    return Launch(values, (ceil_div(tokens, per_program), call.batch_heads), numbers, constants)

@@ -26,16 +26,16 @@ __all__ = [
     "feature_of_row",
     "kept_rows",
     "load_columns",
+    "load_key_fraction",
     "load_moments",
     "load_rows",
-    "load_share",
     "load_state",
     "load_table",
     "multiples",
     "multiply",
     "outer_features",
     "output_factor",
-    "packed",
+    "pack_bf16x2",
     "product",
     "pull_back",
     "pull_back_weighted",
@@ -46,10 +46,10 @@ __all__ = [
     "scale_add",
     "store_coefficients",
     "store_rows",
+    "swizzled_outer",
     "table_offset",
     "table_place",
     "tile_pair",
-    "turned_outer",
 ]
 
 NORM_EPS = tl.constexpr(1e-12)
@@ -57,7 +57,7 @@ TABLE_STEP = tl.constexpr(128)  # the largest block that goes by
 
 
 @triton.jit
-def packed(x):
+def pack_bf16x2(x):
     """The same numbers, neighbors of a thread two to a register where they are bfloat16.
 
     Used several times, two numbers that do not come out of memory together are else put together
@@ -96,16 +96,16 @@ def add_product(acc, a, b, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def multiples(numbers, GRAIN: tl.constexpr):
-    """The same numbers, which are multiples of GRAIN: now the compiler knows.
+def multiples(numbers, ALIGNMENT: tl.constexpr):
+    """The same numbers; tells the compiler that they are multiples of ALIGNMENT.
 
     Triton tells it so of 16. Eight columns that exist or not together are loaded at once.
     """
-    if GRAIN == 1:
+    if ALIGNMENT == 1:
         return numbers
     told = ()
     for i in tl.static_range(len(numbers)):
-        told += (numbers[i] // GRAIN * GRAIN,)  # type: ignore[assignment]
+        told += (numbers[i] // ALIGNMENT * ALIGNMENT,)  # type: ignore[assignment]
     return told
 
 
@@ -159,11 +159,11 @@ def load_table(p_head, start, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def store_coefficients(p_curves, p_slopes, place, alpha, a, b):
-    """Write, alpha being 1 / |k|, what w' = slope s + curve s^2 takes of normalized keys."""
-    dtype = p_curves.dtype.element_ty
-    tl.store(p_curves + place, (a * alpha * alpha).to(dtype))
-    tl.store(p_slopes + place, (b * alpha).to(dtype))
+def store_coefficients(p_rows_a, p_rows_b, place, alpha, a, b):
+    """Write the coefficients of w' = row_b s + row_a s^2 for normalized keys; alpha is 1 / |k|."""
+    dtype = p_rows_a.dtype.element_ty
+    tl.store(p_rows_a + place, (a * alpha * alpha).to(dtype))
+    tl.store(p_rows_b + place, (b * alpha).to(dtype))
 
 
 @triton.jit
@@ -198,17 +198,17 @@ def rows_times(
     row_stride,
     column_stride,
     acc,
-    PIECE: tl.constexpr,
+    CHUNK: tl.constexpr,
     EVEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """acc + x M, x (rows, W) being the rows from `base` on, times their factors where given.
 
     M (W, columns of acc) is float32 in memory, and would fill registers and shared memory where
-    both are wide: PIECE of its rows are taken at a time.
+    both are wide: CHUNK of its rows are taken at a time.
     """
     WIDTH: tl.constexpr = x.shape[1]
-    STEP: tl.constexpr = PIECE if PIECE < WIDTH else WIDTH
+    STEP: tl.constexpr = CHUNK if CHUNK < WIDTH else WIDTH
     columns, inner = tl.arange(0, acc.shape[1]), tl.arange(0, STEP)
     matrix = matrix + inner[:, None] * row_stride + columns[None, :] * column_stride
     if STEP == WIDTH:
@@ -248,18 +248,18 @@ def pull_back_weighted(grad, raw, factor, NORMALIZE: tl.constexpr):
 
 
 @triton.jit
-def load_share(p_share, sample, MASKED: tl.constexpr):
-    """The share of the keys that a sample attends to."""
+def load_key_fraction(p_key_fraction, sample, MASKED: tl.constexpr):
+    """The fraction of the keys that a sample attends to."""
     if MASKED:
-        return tl.load(p_share + sample)
+        return tl.load(p_key_fraction + sample)
     return 1.0
 
 
 @triton.jit
-def output_factor(share, lift, LIFT: tl.constexpr):
-    """f = sqrt(keys attended to / D) where outputs are normalized, lift being that of all keys."""
-    if LIFT:
-        return lift * tl.sqrt(share * 1.0 + tl.zeros([], tl.float32))
+def output_factor(key_fraction, output_scale, SCALE_OUTPUT: tl.constexpr):
+    """sqrt(keys attended to / D) if outputs are normalized; `output_scale` is that of all keys."""
+    if SCALE_OUTPUT:
+        return output_scale * tl.sqrt(key_fraction * 1.0 + tl.zeros([], tl.float32))
     return 1.0
 
 
@@ -354,15 +354,15 @@ def outer_features(x, y):
 
 
 @triton.jit
-def turned_outer(x, y, weights):
+def swizzled_outer(x, y, weights):
     """(rows, 16), (rows, 16) -> (256, rows): the features as rows, times weights where given.
 
     Feature (i, j) is in the row (i % 4, i // 4, j % 2, j // 2). In that order the numbers that a
     thread needs of x, and of y, are neighbors, and both come from shared memory as they lie there.
     """
     rows: tl.constexpr = x.shape[0]
-    x = packed(tl.permute(tl.reshape(x, (rows, 4, 4)), (2, 1, 0)))
-    y = packed(tl.permute(tl.reshape(y, (rows, 8, 2)), (2, 1, 0)))
+    x = pack_bf16x2(tl.permute(tl.reshape(x, (rows, 4, 4)), (2, 1, 0)))
+    y = pack_bf16x2(tl.permute(tl.reshape(y, (rows, 8, 2)), (2, 1, 0)))
     if weights is not None:
         y = multiply(y, weights[None, None, :])
     return tl.reshape(x[:, :, None, None, :] * y[None, None, :, :, :], (256, rows))
@@ -370,7 +370,7 @@ def turned_outer(x, y, weights):
 
 @triton.jit
 def feature_of_row():
-    """Which feature 16 i + j each row of `turned_outer` is."""
+    """Which feature 16 i + j each row of `swizzled_outer` is."""
     row = tl.arange(0, 256)
     return (row // 16 % 4 * 4 + row // 64) * 16 + row % 8 * 2 + row // 8 % 2
 

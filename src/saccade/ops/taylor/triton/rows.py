@@ -15,8 +15,8 @@ from saccade.ops._triton.tiles import ceil_div, multiprocessors
 from saccade.ops.taylor.triton.library import (
     TABLE_STEP,
     kept_rows,
+    load_key_fraction,
     load_rows,
-    load_share,
     multiples,
     output_factor,
     row_factors,
@@ -25,7 +25,7 @@ from saccade.ops.taylor.triton.library import (
     table_offset,
     table_place,
 )
-from saccade.ops.taylor.triton.shapes import KEPT_FORMS, Form, Problem, Strides, grain_of
+from saccade.ops.taylor.triton.shapes import KEPT_CALLS, CallShape, Problem, Strides, alignment_of
 
 __all__ = [
     "coefficient_tables",
@@ -44,8 +44,8 @@ def key_sums(
     p_k,
     p_v,
     p_mask,
-    p_curves,
-    p_slopes,
+    p_rows_a,
+    p_rows_b,
     p_sums,
     sizes,
     k_strides,
@@ -57,13 +57,13 @@ def key_sums(
     ROWS: tl.constexpr,
     NORMALIZE: tl.constexpr,
     MASKED: tl.constexpr,
-    GRAIN: tl.constexpr,
+    ALIGNMENT: tl.constexpr,
 ):
     """The sum of v over a block of keys; where these are normalized, their coefficients."""
     heads, keys, D, E = sizes
     kb, kh, kn, kd = k_strides
     vb, vh, vn, vd = v_strides
-    D, E, kb, kh, kn, vb, vh, vn = multiples((D, E, kb, kh, kn, vb, vh, vn), GRAIN)
+    D, E, kb, kh, kn, vb, vh, vn = multiples((D, E, kb, kh, kn, vb, vh, vn), ALIGNMENT)
     block, i_bh = tl.program_id(0), tl.program_id(1)
     first = block * ROWS
     m_rows = kept_rows(first, keys, p_mask + (i_bh // heads).to(tl.int64) * keys, ROWS, MASKED)
@@ -76,7 +76,7 @@ def key_sums(
         p_k_rows = p_k + head_offset(i_bh, heads, kb, kh) + first.to(tl.int64) * kn
         alpha = row_factors(load_rows(p_k_rows, m_rows, o_d, D, kn, kd, False), 1.0, True)
         place = table_offset(i_bh, keys) + table_place(first + tl.arange(0, ROWS))
-        store_coefficients(p_curves, p_slopes, place, tl.where(m_rows, alpha, 0.0), a, b)
+        store_coefficients(p_rows_a, p_rows_b, place, tl.where(m_rows, alpha, 0.0), a, b)
 
 
 @triton.jit(do_not_specialize=["heads"])
@@ -129,7 +129,7 @@ def quotient(
     p_grad,
     p_out,
     p_total,
-    p_share,
+    p_key_fraction,
     first,
     i_bh,
     m_rows,
@@ -140,10 +140,10 @@ def quotient(
     grad_n,
     grad_d,
     E,
-    lift,
+    output_scale,
     EP: tl.constexpr,
     MASKED: tl.constexpr,
-    LIFT: tl.constexpr,
+    SCALE_OUTPUT: tl.constexpr,
 ):
     """dy and dz of the rows from `first` on."""
     o_d, row = tl.arange(0, EP), i_bh.to(tl.int64) * queries + first
@@ -151,7 +151,9 @@ def quotient(
     g = load_rows(p_grad_rows, m_rows, o_d, E, grad_n, grad_d, False).to(tl.float32)  # (ROWS, DP)
     o = load_rows(p_out + row * E, m_rows, o_d, E, E, 1, False).to(tl.float32)  # (ROWS, DP)
     total = tl.load(p_total + row + tl.arange(0, m_rows.shape[0]), mask=m_rows, other=1.0)
-    factor = output_factor(load_share(p_share, i_bh // heads, MASKED), lift, LIFT)
+    factor = output_factor(
+        load_key_fraction(p_key_fraction, i_bh // heads, MASKED), output_scale, SCALE_OUTPUT
+    )
     inverse = 1.0 / total
     return g * (inverse * factor)[:, None], -tl.sum(g * o, axis=1) * inverse
 
@@ -161,28 +163,28 @@ def row_gradients(
     p_grad,
     p_out,
     p_total,
-    p_share,
+    p_key_fraction,
     p_dy,
     p_dz,
     queries,
     heads,
     grad_strides,
     E,
-    lift,
+    output_scale,
     EP: tl.constexpr,
     ROWS: tl.constexpr,
     MASKED: tl.constexpr,
-    LIFT: tl.constexpr,
-    GRAIN: tl.constexpr,
+    SCALE_OUTPUT: tl.constexpr,
+    ALIGNMENT: tl.constexpr,
 ):
     """From g and o = f y / z: the gradients f g / z and -(g.o) / z of y and z."""
     grad_b, grad_h, grad_n, grad_d = grad_strides
-    E, grad_b, grad_h, grad_n = multiples((E, grad_b, grad_h, grad_n), GRAIN)
+    E, grad_b, grad_h, grad_n = multiples((E, grad_b, grad_h, grad_n), ALIGNMENT)
     first, i_bh = tl.program_id(0) * ROWS, tl.program_id(1)
     m_rows = first + tl.arange(0, ROWS) < queries
     dy, dz = quotient(
-        p_grad, p_out, p_total, p_share, first, i_bh, m_rows, queries, heads,
-        grad_b, grad_h, grad_n, grad_d, E, lift, EP, MASKED, LIFT,
+        p_grad, p_out, p_total, p_key_fraction, first, i_bh, m_rows, queries, heads,
+        grad_b, grad_h, grad_n, grad_d, E, output_scale, EP, MASKED, SCALE_OUTPUT,
     )  # fmt: skip
     row = i_bh.to(tl.int64) * queries + first
     store_rows(p_dy + row * E, m_rows, tl.arange(0, EP), E, E, dy)
@@ -194,12 +196,12 @@ def weighted_row_gradients(
     p_grad,
     p_out,
     p_total,
-    p_share,
+    p_key_fraction,
     p_q,
     p_temperature,
     p_dy,
     p_dz,
-    p_curves,
+    p_rows_a,
     p_shifts,
     p_sums,
     sizes,
@@ -211,8 +213,8 @@ def weighted_row_gradients(
     ROWS: tl.constexpr,
     NORMALIZE: tl.constexpr,
     MASKED: tl.constexpr,
-    LIFT: tl.constexpr,
-    GRAIN: tl.constexpr,
+    SCALE_OUTPUT: tl.constexpr,
+    ALIGNMENT: tl.constexpr,
 ):
     """As `row_gradients`, for the direct kernels, with the sum of dy over the block of rows.
 
@@ -222,9 +224,9 @@ def weighted_row_gradients(
     queries, heads, D, E = sizes
     grad_b, grad_h, grad_n, grad_d = grad_strides
     qb, qh, qn, qd = q_strides
-    lift, scale, a = coefficients
+    output_scale, scale, a = coefficients
     D, E, grad_b, grad_h, grad_n, qb, qh, qn = multiples(
-        (D, E, grad_b, grad_h, grad_n, qb, qh, qn), GRAIN
+        (D, E, grad_b, grad_h, grad_n, qb, qh, qn), ALIGNMENT
     )
     block, i_bh = tl.program_id(0), tl.program_id(1)
     first = block * ROWS
@@ -235,8 +237,8 @@ def weighted_row_gradients(
         p_q_rows = p_q + head_offset(i_bh, heads, qb, qh) + first.to(tl.int64) * qn
         q = load_rows(p_q_rows, m_rows, o_d, D, qn, qd, False)  # (ROWS, DP)
     dy, dz = quotient(
-        p_grad, p_out, p_total, p_share, first, i_bh, m_rows, queries, heads,
-        grad_b, grad_h, grad_n, grad_d, E, lift, EP, MASKED, LIFT,
+        p_grad, p_out, p_total, p_key_fraction, first, i_bh, m_rows, queries, heads,
+        grad_b, grad_h, grad_n, grad_d, E, output_scale, EP, MASKED, SCALE_OUTPUT,
     )  # fmt: skip
     row = i_bh.to(tl.int64) * queries + first
     slot = i_bh.to(tl.int64) * tl.num_programs(0) + block
@@ -245,8 +247,8 @@ def weighted_row_gradients(
     if NORMALIZE:
         inverse = row_factors(q, 1.0, True)
         dy, dz = dy * inverse[:, None], dz * inverse
-        curve = a * scale * tl.load(p_temperature + i_bh % heads) * inverse
-        tl.store(p_curves + place, curve.to(p_curves.dtype.element_ty))
+        row_a = a * scale * tl.load(p_temperature + i_bh % heads) * inverse
+        tl.store(p_rows_a + place, row_a.to(p_rows_a.dtype.element_ty))
     store_rows(p_dy + row * E, m_rows, o_e, E, E, dy)
     tl.store(p_dz + row + o_n, dz, mask=m_rows)
     tl.store(p_shifts + place, dz.to(p_shifts.dtype.element_ty))
@@ -255,18 +257,18 @@ def weighted_row_gradients(
 _ROWS = 128
 
 
-@functools.lru_cache(maxsize=KEPT_FORMS)
-def _quotient_launch(f: Form, grad_stride: Strides) -> Launch:
+@functools.lru_cache(maxsize=KEPT_CALLS)
+def _quotient_launch(call: CallShape, grad_stride: Strides) -> Launch:
     return Launch(
         row_gradients,
-        (ceil_div(f.queries, _ROWS), f.batch_heads),
-        (f.queries, f.heads, grad_stride, f.width, f.lift),
+        (ceil_div(call.queries, _ROWS), call.batch_heads),
+        (call.queries, call.heads, grad_stride, call.width, call.output_scale),
         {
-            "EP": f.padded_width,
+            "EP": call.padded_width,
             "ROWS": _ROWS,
-            "MASKED": f.masked,
-            "LIFT": f.normalize_output,
-            "GRAIN": grain_of(f.width, f.width, grad_stride),
+            "MASKED": call.masked,
+            "SCALE_OUTPUT": call.normalize_output,
+            "ALIGNMENT": alignment_of(call.width, call.width, grad_stride),
         },
     )
 
@@ -275,10 +277,10 @@ def quotient_gradients(
     p: Problem, grad: Tensor, out: Tensor, total: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradients of numerators (B, H, N, E) and denominators (B H, N)."""
-    f = p.form
-    dy = p.new(f.batch, f.heads, f.queries, f.width, dtype=f.operands)
-    dz = p.numbers(f.batch_heads, f.queries)
-    _quotient_launch(f, grad.stride())(grad, out, total, p.shares(), dy, dz)
+    call = p.call
+    dy = p.new(call.batch, call.heads, call.queries, call.width, dtype=call.operands)
+    dz = p.numbers(call.batch_heads, call.queries)
+    _quotient_launch(call, grad.stride())(grad, out, total, p.key_fractions(), dy, dz)
     return dy, dz
 
 
@@ -290,7 +292,7 @@ class Weighted(NamedTuple):
     Attributes:
         dy: Gradients of numerators (B, H, N, E).
         dz: Gradients of denominators (B H, N).
-        curves: The coefficient of s^2 for each query, s being k.q / |k|, a table (`table_place`);
+        rows_a: The coefficient of s^2 for each query, s being k.q / |k|, a table (`table_place`);
             any tensor where queries are not normalized.
         shifts: dz once more, a table.
         sum_dy: The sum of dy, never divided by |q| (B H, E).
@@ -298,61 +300,70 @@ class Weighted(NamedTuple):
 
     dy: Tensor
     dz: Tensor
-    curves: Tensor
+    rows_a: Tensor
     shifts: Tensor
     sum_dy: Tensor
 
 
-def _weighted_rows(f: Form) -> int:
+def _weighted_rows(call: CallShape) -> int:
     """Rows a program: where one does not take all, at most 32 numbers a thread of each tensor."""
-    most = _ROWS if f.queries <= _ROWS else 4096 // max(f.padded_dim, f.padded_width)
+    most = _ROWS if call.queries <= _ROWS else 4096 // max(call.padded_dim, call.padded_width)
     return min(_ROWS, most)
 
 
-@functools.lru_cache(maxsize=KEPT_FORMS)
-def _weighted_launch(f: Form, grad_stride: Strides) -> Launch:
-    rows = _weighted_rows(f)
-    sizes, coefficients = (f.queries, f.heads, f.dim, f.width), (f.lift, f.scale, f.a)
-    numbers = (sizes, grad_stride, f.q_stride, coefficients)
+@functools.lru_cache(maxsize=KEPT_CALLS)
+def _weighted_launch(call: CallShape, grad_stride: Strides) -> Launch:
+    rows = _weighted_rows(call)
+    sizes, coefficients = (
+        (call.queries, call.heads, call.dim, call.width),
+        (call.output_scale, call.scale, call.a),
+    )
+    numbers = (sizes, grad_stride, call.q_stride, coefficients)
     constants = {
-        "DP": f.padded_dim,
-        "EP": f.padded_width,
+        "DP": call.padded_dim,
+        "EP": call.padded_width,
         "ROWS": rows,
-        "NORMALIZE": f.normalized,
-        "MASKED": f.masked,
-        "LIFT": f.normalize_output,
-        "GRAIN": grain_of(f.dim, f.width, grad_stride, f.q_stride),
+        "NORMALIZE": call.normalized,
+        "MASKED": call.masked,
+        "SCALE_OUTPUT": call.normalize_output,
+        "ALIGNMENT": alignment_of(call.dim, call.width, grad_stride, call.q_stride),
     }
-    steps = ceil_div(f.queries, TABLE_STEP.value)  # whole tables
-    grid = (steps * TABLE_STEP.value // rows, f.batch_heads)
+    steps = ceil_div(call.queries, TABLE_STEP.value)  # full tables
+    grid = (steps * TABLE_STEP.value // rows, call.batch_heads)
     return Launch(weighted_row_gradients, grid, numbers, constants)
 
 
 def weighted_gradients(p: Problem, grad: Tensor, out: Tensor, total: Tensor) -> Weighted:
     """The gradients of numerators and denominators, for the direct kernels."""
-    f = p.form
-    launch = _weighted_launch(f, grad.stride())
-    dy = p.new(f.batch, f.heads, f.queries, f.width, dtype=f.operands)
-    dz = p.numbers(f.batch_heads, f.queries)
-    shifts = p.table(f.queries)
-    curves = p.table(f.queries) if f.normalized else p.q
-    sums = p.numbers(f.batch_heads, launch.grid[0], f.width)
-    launch(grad, out, total, p.shares(), p.q, p.temperature, dy, dz, curves, shifts, sums)
-    return Weighted(dy, dz, curves, shifts, _added(sums))
+    call = p.call
+    launch = _weighted_launch(call, grad.stride())
+    dy = p.new(call.batch, call.heads, call.queries, call.width, dtype=call.operands)
+    dz = p.numbers(call.batch_heads, call.queries)
+    shifts = p.table(call.queries)
+    rows_a = p.table(call.queries) if call.normalized else p.q
+    sums = p.numbers(call.batch_heads, launch.grid[0], call.width)
+    launch(grad, out, total, p.key_fractions(), p.q, p.temperature, dy, dz, rows_a, shifts, sums)
+    return Weighted(dy, dz, rows_a, shifts, _added(sums))
 
 
-@functools.lru_cache(maxsize=KEPT_FORMS)
-def _key_sums_launch(f: Form) -> Launch:
+@functools.lru_cache(maxsize=KEPT_CALLS)
+def _key_sums_launch(call: CallShape) -> Launch:
     constants = {
-        "DP": f.padded_dim,
-        "EP": f.padded_width,
+        "DP": call.padded_dim,
+        "EP": call.padded_width,
         "ROWS": _ROWS,
-        "NORMALIZE": f.normalized,
-        "MASKED": f.masked,
-        "GRAIN": f.grain,
+        "NORMALIZE": call.normalized,
+        "MASKED": call.masked,
+        "ALIGNMENT": call.alignment,
     }
-    numbers = ((f.heads, f.keys, f.dim, f.width), f.k_stride, f.v_stride, f.a, f.b)
-    return Launch(key_sums, (ceil_div(f.keys, _ROWS), f.batch_heads), numbers, constants)
+    numbers = (
+        (call.heads, call.keys, call.dim, call.width),
+        call.k_stride,
+        call.v_stride,
+        call.a,
+        call.b,
+    )
+    return Launch(key_sums, (ceil_div(call.keys, _ROWS), call.batch_heads), numbers, constants)
 
 
 class KeySums(NamedTuple):
@@ -360,64 +371,65 @@ class KeySums(NamedTuple):
 
     Attributes:
         sum_v: The sum of the values attended to (B H, E).
-        curves: The coefficient of s^2 for each key, s being x.k, a table (`table_place`); any
+        rows_a: The coefficient of s^2 for each key, s being x.k, a table (`table_place`); any
             tensor where keys are not normalized.
-        slopes: The coefficient of s likewise.
+        rows_b: The coefficient of s, likewise.
     """
 
     sum_v: Tensor
-    curves: Tensor
-    slopes: Tensor
+    rows_a: Tensor
+    rows_b: Tensor
 
 
 def sum_keys(p: Problem) -> KeySums:
     """One pass over keys and values, for the direct kernels."""
-    f = p.form
-    launch = _key_sums_launch(f)
-    curves, slopes = coefficient_tables(p)
-    sums = p.numbers(f.batch_heads, launch.grid[0], f.width)
-    launch(p.k, p.v, p.key_mask, curves, slopes, sums)
-    return KeySums(_added(sums), curves, slopes)
+    call = p.call
+    launch = _key_sums_launch(call)
+    rows_a, rows_b = coefficient_tables(p)
+    sums = p.numbers(call.batch_heads, launch.grid[0], call.width)
+    launch(p.k, p.v, p.key_mask, rows_a, rows_b, sums)
+    return KeySums(_added(sums), rows_a, rows_b)
 
 
 def coefficient_tables(p: Problem) -> tuple[Tensor, Tensor]:
     """Room for the coefficients of s^2 and s for each key; any tensors where none are kept."""
-    f = p.form
-    return (p.table(f.keys), p.table(f.keys)) if f.normalized else (p.k, p.k)
+    call = p.call
+    return (p.table(call.keys), p.table(call.keys)) if call.normalized else (p.k, p.k)
 
 
-@functools.lru_cache(maxsize=KEPT_FORMS)
-def key_splits(f: Form) -> int:
+@functools.lru_cache(maxsize=KEPT_CALLS)
+def key_splits(call: CallShape) -> int:
     """Among how many programs `unit_keys` splits the keys of a head: no more than run at once."""
-    size, splits = f.blocks("prepare_keys"), 1
-    most = size.resident * multiprocessors(f.device) // (2 * f.batch_heads)
-    while splits <= most and f.keys % (2 * splits * size.block) == 0:
+    size, splits = call.blocks("prepare_keys"), 1
+    most = size.resident * multiprocessors(call.device) // (2 * call.batch_heads)
+    while splits <= most and call.keys % (2 * splits * size.block) == 0:
         splits *= 2
     return splits
 
 
-@functools.lru_cache(maxsize=KEPT_FORMS)
-def _prepare_launch(f: Form, splits: int) -> Launch:
-    size = f.blocks("prepare_keys")
+@functools.lru_cache(maxsize=KEPT_CALLS)
+def _prepare_launch(call: CallShape, splits: int) -> Launch:
+    size = call.blocks("prepare_keys")
     constants = {
-        "DIM": f.dim,
+        "DIM": call.dim,
         "ROWS": size.rows,
         "STAGES": size.stages,
-        "NORMALIZE": f.normalized,
+        "NORMALIZE": call.normalized,
         **size.options(),
     }
-    numbers = (f.heads, f.keys, f.keys // splits, f.k_stride[:3], f.v_stride[:3])
-    return Launch(prepare_keys, (splits, f.batch_heads), numbers, constants)
+    numbers = (call.heads, call.keys, call.keys // splits, call.k_stride[:3], call.v_stride[:3])
+    return Launch(prepare_keys, (splits, call.batch_heads), numbers, constants)
 
 
 def unit_keys(p: Problem, splits: int, unit: Tensor) -> Tensor:
     """The sum of values (B H, E); k / |k| is written where told if keys are normalized.
 
-    The last bits of sums depend on the splits, which are those of a whole call in all its parts.
+    The last bits of sums depend on the splits; all parts of a call use the splits of
+    the undivided call.
     """
-    f = p.form
-    sums = p.numbers(f.batch_heads, splits, f.width)
-    _prepare_launch(f, splits)(p.k, p.v, unit, sums)
+    call = p.call
+    sums = p.numbers(call.batch_heads, splits, call.width)
+    _prepare_launch(call, splits)(p.k, p.v, unit, sums)
     return _added(sums)
 
 
@@ -427,6 +439,6 @@ def _added(parts: Tensor) -> Tensor:
 
 
 def temperature_gradient(p: Problem, dt: Tensor) -> Tensor | None:
-    """(H,) from shares of queries, of blocks of them or of heads (B H, any number)."""
-    f = p.form
-    return dt.view(f.batch, f.heads, -1).sum(dim=(0, 2)) if f.normalized else None
+    """(H,) from the partial sums of queries, of their blocks or of heads (B H, any number)."""
+    call = p.call
+    return dt.view(call.batch, call.heads, -1).sum(dim=(0, 2)) if call.normalized else None

@@ -1,7 +1,7 @@
-"""One call of the fused attention: its tensors, and what follows from their form, worked out once.
+"""One call of the fused attention: its tensors, and what follows from their shapes.
 
-A form is kept from call to call, and with it every launch (`functools.lru_cache` in the modules
-that launch): a call with tensors like those of an earlier one looks up and launches.
+A `CallShape` is computed once and kept, and so is every launch (`functools.lru_cache` in the
+modules that launch): a call with tensors like those of an earlier one only looks them up.
 """
 
 import functools
@@ -19,12 +19,12 @@ from saccade.ops.taylor.triton.library import TABLE_STEP
 
 __all__ = [
     "FREE_BYTES",
-    "KEPT_FORMS",
-    "Form",
+    "KEPT_CALLS",
+    "CallShape",
     "Grads",
     "Problem",
     "Strides",
-    "grain_of",
+    "alignment_of",
     "moments_size",
     "operands_of",
     "resized",
@@ -33,9 +33,9 @@ __all__ = [
 ]
 
 FREE_BYTES = 16 << 20
-"""Bytes that they may have in any case."""
+"""Scratch memory that a call may always allocate, in bytes."""
 
-KEPT_FORMS = 512
+KEPT_CALLS = 512
 
 Strides = tuple[int, ...]
 Grads = tuple[Tensor, Tensor, Tensor, Tensor | None]
@@ -66,7 +66,7 @@ def operands_of(dtype: torch.dtype) -> torch.dtype:
     return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
 
 
-def grain_of(dim: int, width: int, *strides: Strides) -> int:
+def alignment_of(dim: int, width: int, *strides: Strides) -> int:
     """8 where D, E and all strides but those of columns are its multiples, D or E not of 16; or 1.
 
     Of 16 Triton finds out by itself.
@@ -95,7 +95,7 @@ class Flags(NamedTuple):
         EP: E, padded likewise.
         NORMALIZE: Whether q and k are normalized.
         MASKED: Whether the tokens that the kernel goes over are masked.
-        GRAIN: What D, E and strides are multiples of (`grain_of`).
+        ALIGNMENT: What D, E and strides are multiples of (`alignment_of`).
         DTYPE: The dtype that products are taken in.
         PRECISION: How float32 products are taken.
     """
@@ -104,14 +104,14 @@ class Flags(NamedTuple):
     EP: int
     NORMALIZE: bool
     MASKED: bool
-    GRAIN: int
+    ALIGNMENT: int
     DTYPE: Any
     PRECISION: str
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
-    """All there is to know of a call before its numbers; one object for each (`form_of`).
+class CallShape:
+    """All there is to know of a call before its numbers; one object for each (`call_shape_of`).
 
     Attributes:
         batch: B.
@@ -199,14 +199,14 @@ class Form:
         return capability(self.device)
 
     @functools.cached_property
-    def grain(self) -> int:
+    def alignment(self) -> int:
         """What kernels tell the compiler that D, E and strides are multiples of."""
-        return grain_of(self.dim, self.width, self.q_stride, self.k_stride, self.v_stride)
+        return alignment_of(self.dim, self.width, self.q_stride, self.k_stride, self.v_stride)
 
     @functools.cached_property
     def is_odd(self) -> bool:
         """Whether numbers are loaded one by one, which takes registers."""
-        return self.grain == 1 and bool(self.dim % 16 or self.width % 16)
+        return self.alignment == 1 and bool(self.dim % 16 or self.width % 16)
 
     @functools.cached_property
     def operands(self) -> torch.dtype:
@@ -219,13 +219,13 @@ class Form:
         return "tf32" if self.dtype == torch.float16 else self.precision
 
     @functools.cached_property
-    def floor(self) -> float:
+    def min_weight(self) -> float:
         """The smallest possible weight, c - b^2 / 4a."""
         return max(0.0, self.c - self.b * self.b / (4 * self.a))
 
     @functools.cached_property
-    def lift(self) -> float:
-        """Factor of the output, but for the share of keys that a sample attends to."""
+    def output_scale(self) -> float:
+        """Factor of the output if a sample attends to all keys."""
         return float((self.keys / self.dim) ** 0.5) if self.normalize_output else 1.0
 
     @functools.cached_property
@@ -245,7 +245,7 @@ class Form:
             self.padded_width,
             self.normalized,
             self.masked and masked,
-            self.grain,
+            self.alignment,
             _TRITON_DTYPE[self.operands],
             self.dot_precision,
         )
@@ -263,22 +263,22 @@ class Form:
         return exact and not self.masked and tokens % block == 0
 
 
-@functools.lru_cache(maxsize=KEPT_FORMS, typed=True)
-def form_of(q_shape: tuple[int, ...], v_shape: tuple[int, ...], *rest: Any) -> Form:
-    """The form of tensors of these shapes, the same object every time; `rest` as in `Form`."""
+@functools.lru_cache(maxsize=KEPT_CALLS, typed=True)
+def call_shape_of(q_shape: tuple[int, ...], v_shape: tuple[int, ...], *rest: Any) -> CallShape:
+    """The shape of a call with such tensors, always the same object; `rest` as in `CallShape`."""
     batch, heads, queries, dim = q_shape
-    return Form(batch, heads, queries, v_shape[2], dim, v_shape[3], *rest)
+    return CallShape(batch, heads, queries, v_shape[2], dim, v_shape[3], *rest)
 
 
-@functools.lru_cache(maxsize=KEPT_FORMS)
-def resized(form: Form, batch: int, heads: int) -> Form:
-    """The form of so many samples and heads, the same object every time."""
-    same = (form.batch, form.heads) == (batch, heads)
-    return form if same else replace(form, batch=batch, heads=heads)
+@functools.lru_cache(maxsize=KEPT_CALLS)
+def resized(call: CallShape, batch: int, heads: int) -> CallShape:
+    """The same call for so many samples and heads, always the same object."""
+    same = (call.batch, call.heads) == (batch, heads)
+    return call if same else replace(call, batch=batch, heads=heads)
 
 
 class Problem(NamedTuple):
-    """Tensors as they came, and their form.
+    """Tensors as they were passed, and the shape of the call.
 
     Attributes:
         q: Queries (B, H, N, D), any strides.
@@ -286,7 +286,7 @@ class Problem(NamedTuple):
         v: Values (B, H, S, E).
         key_mask: (B, S) contiguous; any tensor where there is none, which no kernel reads.
         temperature: (H,) in float32; any tensor where there is none.
-        form: What follows from them and the numbers of the call.
+        call: What follows from them and the numbers of the call.
     """
 
     q: Tensor
@@ -294,7 +294,7 @@ class Problem(NamedTuple):
     v: Tensor
     key_mask: Tensor
     temperature: Tensor
-    form: Form
+    call: CallShape
 
     @classmethod
     def of(
@@ -311,37 +311,37 @@ class Problem(NamedTuple):
         normalize_output: bool,
         precision: str,
     ) -> "Problem":
-        """The problem of a call; see `Form` for the numbers."""
-        form = form_of(
+        """The problem of a call; see `CallShape` for the numbers."""
+        call = call_shape_of(
             q.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, q.device,
             key_mask is not None, temperature is not None,
             scale, a, b, c, normalize_output, precision,
         )  # fmt: skip
         mask = q if key_mask is None else key_mask.contiguous()
-        return cls(q, k, v, mask, q if temperature is None else temperature.contiguous(), form)
+        return cls(q, k, v, mask, q if temperature is None else temperature.contiguous(), call)
 
     def of_samples(self, some: slice) -> "Problem":
         """The problem of some samples."""
         q, k, v = self.q[some], self.k[some], self.v[some]
-        form = resized(self.form, q.shape[0], self.form.heads)
-        mask = self.key_mask[some] if form.masked else q
-        return Problem(q, k, v, mask, self.temperature, form)
+        call = resized(self.call, q.shape[0], self.call.heads)
+        mask = self.key_mask[some] if call.masked else q
+        return Problem(q, k, v, mask, self.temperature, call)
 
     def of_heads(self, first: int, last: int) -> "Problem":
-        """The problem of some heads, those of one sample after another: whole samples, or one's."""
-        f, (sample, head) = self.form, divmod(first, self.form.heads)
-        samples = self.of_samples(slice(sample, max(sample + 1, last // f.heads)))
-        if samples.form.batch_heads == last - first:
+        """Heads first to last - 1 alone: samples with all their heads, or heads of one sample."""
+        call, (sample, head) = self.call, divmod(first, self.call.heads)
+        samples = self.of_samples(slice(sample, max(sample + 1, last // call.heads)))
+        if samples.call.batch_heads == last - first:
             return samples
         some = slice(head, head + last - first)
         q, k, v = (x[:, some] for x in samples[:3])
-        mask = samples.key_mask if f.masked else q
-        temperature = self.temperature[some].clone() if f.normalized else q  # aligned again
-        return Problem(q, k, v, mask, temperature, resized(f, 1, last - first))
+        mask = samples.key_mask if call.masked else q
+        temperature = self.temperature[some].clone() if call.normalized else q  # aligned again
+        return Problem(q, k, v, mask, temperature, resized(call, 1, last - first))
 
-    def shares(self) -> Tensor:
-        """(B,) float32: the share of the keys that a sample attends to; any tensor where all."""
-        return self.key_mask.mean(dim=-1, dtype=torch.float32) if self.form.masked else self.q
+    def key_fractions(self) -> Tensor:
+        """(B,) float32: the fraction of keys that a sample attends to; any tensor if unmasked."""
+        return self.key_mask.mean(dim=-1, dtype=torch.float32) if self.call.masked else self.q
 
     def new(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """An uninitialised tensor on the same device."""
@@ -354,4 +354,4 @@ class Problem(NamedTuple):
     def table(self, rows: int) -> Tensor:
         """An uninitialised table of one number for each row (`table_place` in `blocks`)."""
         padded = ceil_div(rows, TABLE_STEP.value) * TABLE_STEP.value
-        return self.new(self.form.batch_heads, padded, dtype=self.form.operands)
+        return self.new(self.call.batch_heads, padded, dtype=self.call.operands)
