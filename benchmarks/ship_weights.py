@@ -39,7 +39,7 @@ from saccade.errors import ConfigError
 from saccade.io import read_json_object, sha256_file, write_json
 from saccade.models import VisionTransformer
 from saccade.models.pretrained import INDEX, PACKAGED, REPOSITORY
-from saccade.runs import RunFolder
+from saccade.runs import Predictions, RunFolder
 from saccade.train.build import build_model, load_weights, read_data_description
 from saccade.train.distributed import Ranks
 from saccade.train.evaluation import Evaluation, evaluate
@@ -96,18 +96,18 @@ def ship_run(
     assert isinstance(model, VisionTransformer)
     splits = load_run_data(run, parts=("val", "test") if test_again else ("val",))
     val = _evaluate(model, splits, "val")
-    tested = _evaluate(model, splits, "test").predictions if test_again else run.predictions()
-    right = val.predictions["target"] == val.predictions["predicted"]
-    threshold = calibrate_threshold(val.predictions["confidence"], right, max_error=max_error)
+    known = Predictions.of(val.predictions).judged_only()
+    threshold = calibrate_threshold(known.confidence, known.right, max_error=max_error)
+    found = _evaluate(model, splits, "test").predictions if test_again else run.predictions()
+    tested = Predictions.of(found).judged_only()
     summary = run.summary()
     record = describe_run(run, model, info, "best" if summary["selected"] == "best" else "last")
-    found = tested["target"] == tested["predicted"]
     record["result"] = {
-        "accuracy": float(found.mean()),
-        "count": len(found),
+        "accuracy": tested.accuracy,
+        "count": tested.num_judged,
         "weights": "float16" if test_again else "as trained, before rounding to float16",
     }
-    record["unsure"] = asdict(threshold) | _on_test(tested, found, threshold.below)
+    record["unsure"] = asdict(threshold) | _on_test(tested, threshold.below)
     model.trained = record
     (out / "README.md").unlink(missing_ok=True)  # an existing card would be kept
     model.half().save_pretrained(out)
@@ -138,12 +138,11 @@ def _evaluate(model: VisionTransformer, splits: Splits, part: str) -> Evaluation
     return evaluate(model, loader, num_classes=splits.info.num_classes, ranks=Ranks(CPU))
 
 
-def _on_test(
-    tested: dict[str, NDArray[Any]], right: NDArray[np.bool_], below: float
-) -> dict[str, int]:
+def _on_test(tested: Predictions, below: float) -> dict[str, int]:
     """How many test images are not unsure, and how many of these are wrong."""
-    accepted = tested["confidence"] >= below
-    return {"test_accepted": int(accepted.sum()), "test_errors": int((accepted & ~right).sum())}
+    accepted = tested.confidence >= below
+    wrong = accepted & ~tested.right
+    return {"test_accepted": int(accepted.sum()), "test_errors": int(wrong.sum())}
 
 
 @dataclass(frozen=True)

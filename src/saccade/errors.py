@@ -167,7 +167,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     words: tuple[str, ...] = ()
-    if isinstance(error, RuntimeError):  # of torch, of oneDNN, of Python
+    if isinstance(error, SystemError):  # of compiled code whose allocation failed
+        words = ("without exception set", "without setting an exception", "with an exception set")
+    elif isinstance(error, RuntimeError):  # of torch, of oneDNN, of Python
         words = ("can't allocate memory", "could not create a primitive", "can't start new thread")
     elif isinstance(error, ImportError):  # the system's linker
         words = ("failed to map segment", "annot allocate memory", "cannot create shared object")

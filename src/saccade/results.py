@@ -341,7 +341,7 @@ def shared_rate_note(learning_rate: float, *, is_tuned: bool = False) -> str:
     return f"{told}: the ranking may differ with another recipe"
 
 
-def skipped_note(num_judged: int, num_skipped: int) -> str:
+def skipped_note(num_judged: int, num_skipped: int, noun: str = "image") -> str:
     """Note about test images that could not be read."""
     total = num_judged + num_skipped
-    return f"{num_skipped:,} of {total:,} test images could not be read and are not counted"
+    return f"{num_skipped:,} of {total:,} test {noun}s could not be read and are not counted"

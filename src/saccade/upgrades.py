@@ -15,6 +15,7 @@ __all__ = [
     "RENAMED",
     "former_attention_options",
     "former_overrides",
+    "given_twice",
     "renamed",
 ]
 
@@ -49,6 +50,14 @@ def former_overrides(variant: str, version: int) -> dict[str, Any]:
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a model under their present names."""
     return {RENAMED.get(key, key): value for key, value in values.items()}
+
+
+def given_twice(values: Mapping[str, Any]) -> str:
+    """What is wrong if a field is given under its present and its former name; else empty."""
+    for old, new in RENAMED.items():
+        if old in values and new in values:
+            return f"{new} must be given once, got it and {old}, its former name; remove {old}"
+    return ""
 
 
 def former_attention_options(options: Mapping[str, Any], version: int) -> dict[str, Any]:

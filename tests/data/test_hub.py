@@ -10,8 +10,13 @@ import pytest
 from saccade.config import DataConfig
 from saccade.data import load_splits
 from saccade.errors import ConfigError, DataError
+from saccade.explain.data_pictures import predictions_of
+from saccade.runs import Predictions, RunFolder
+from saccade.train import train
+from saccade.train.run_data import load_run_data
 from tests.data.pictures import good_folder, truncate
 from tests.data.shards import digit_images, digits_on_the_hub, write_shards
+from tests.train.tiny_runs import tiny
 
 
 def test_without_the_package_the_message_says_what_to_install(
@@ -174,3 +179,23 @@ def test_a_part_that_is_not_used_is_not_read(tmp_path: Path) -> None:
     damaged = next((tmp_path / "shards").glob("validation-*"))
     damaged.write_bytes(damaged.read_bytes()[:-100])
     assert len(load_splits(DataConfig(name=f"hf:{tmp_path / 'shards'}", image_size=8)).test) == 60
+
+
+def test_images_that_do_not_come_into_memory_are_counted_as_left_out(tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="the datasets package is not installed")
+    for part, start in (("train", 0), ("test", 60)):
+        images, labels = digit_images(start, start + 60)
+        images[7] = b"no picture at all"
+        write_shards(tmp_path / "set", part, images, labels, files=1, group=20)
+    hub = [f"data.name=hf:{tmp_path / 'set'}", "data.image_size=8", "data.on_bad_image=skip"]
+    sizes = ["data.num_train=null", "data.num_test=null", "train.epochs=1"]
+    run = RunFolder(tmp_path / "run")
+    summary = train(tiny(*hub, *sizes), run.path, quiet=True)
+    assert (summary["test_count"], summary["test_skipped"]) == (59, 1)
+    counts = {part: found["count"] for part, found in summary["skipped_images"].items()}
+    assert counts == {"train": 1, "test": 1}
+    stored = Predictions.of(run.predictions())
+    assert (stored.num_judged, stored.num_skipped) == (59, 1)
+    test = load_run_data(run).test
+    assert len(predictions_of(run, test, 10).target) == 60
+    assert stored.target[:59].tolist() == test.labels.tolist()

@@ -211,6 +211,20 @@ def test_a_set_is_generated_once_and_a_damaged_file_is_refused(monkeypatch, tmp_
         load_splits(small())
 
 
+@pytest.mark.parametrize(("seed", "part"), [(0, "test"), (1, "train"), (1, "test")])
+def test_a_file_of_other_items_is_refused(seed: int, part: str, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("SACCADE_DATA", str(tmp_path))
+    load_splits(small())
+    own = {file.name.split("-")[2]: file for file in tmp_path.glob("recall-*.safetensors")}
+    before = set(tmp_path.glob("recall-*.safetensors"))
+    load_splits(small(options={"seed": 1}))
+    new = set(tmp_path.glob("recall-*.safetensors")) - before
+    others = own if seed == 0 else {file.name.split("-")[2]: file for file in new}
+    own["train"].write_bytes(others[part].read_bytes())
+    with pytest.raises(DataError, match="holds other items: delete it"):
+        load_splits(small())
+
+
 def test_training_and_test_items_differ(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("SACCADE_DATA", str(tmp_path))
     splits = load_splits(small())
@@ -227,12 +241,21 @@ def test_training_and_test_items_differ(monkeypatch, tmp_path) -> None:
         ({"options": {"num_pairs": 65}}, ConfigError, "num_keys must be at least num_pairs=65"),
         ({"options": {"num_values": 1}}, ConfigError, "num_values must be at least 2, got 1"),
         ({"options": {"length": 20}}, ConfigError, "length must be at least 33"),
+        ({"options": {"length": 10**12}}, ConfigError, "at least 1 and at most 1048576"),
+        ({"options": {"seed": 10**400}}, ConfigError, "and at most 18446744073709551615"),
         ({"options": {"num_pairs": 1, "num_keys": 2, "num_values": 2}}, DataError, "are copies"),
         ({"root": "/tmp"}, ConfigError, "data.root must be unset"),
         ({"image_size": 8}, ConfigError, "image_size must be unset for recall"),
         ({"name": "pathfinder", "image_size": 64}, ConfigError, "must be 32 or 128"),
         ({"name": "pathfinder", "options": {"contour_length": 1.5}}, ConfigError, "an integer"),
         ({"name": "pathfinder", "options": {"thickness": 0}}, ConfigError, "a number above 0"),
+        ({"name": "pathfinder", "options": {"contour_length": 10**9}}, ConfigError, "at most 128"),
+        ({"name": "pathfinder", "options": {"cells": 10**6}}, ConfigError, "at most 16"),
+        (
+            {"name": "pathfinder", "options": {"paddle_length": float("nan")}},
+            ConfigError,
+            "got nan",
+        ),
         (
             {"name": "pathfinder", "options": {"clearance": 9.0}, "num_train": 8},
             DataError,

@@ -113,6 +113,23 @@ def test_the_former_name_still_loads(tmp_path):
     assert load_config(recipe).model.overrides == {"local_conv": 3}
 
 
+def test_both_names_at_once_are_refused(tmp_path):
+    recipe = tmp_path / "both.yaml"
+    recipe.write_text(
+        "model: {name: vit_cifar, overrides: {local_conv: 3, value_conv: 5}}\n"
+        "data: {name: digits}\n"
+    )
+    with pytest.raises(ConfigError, match="local_conv must be given once, got it and value_conv"):
+        load_config(recipe)
+    create_model("vit_tiny_patch16_224", "mala", 5, local_conv=3, **SIZES).save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    record = json.loads(config.read_text())
+    del record["sha256"]
+    config.write_text(json.dumps(record | {"value_conv": 5}))
+    with pytest.raises(ConfigError, match="local_conv must be given once"):
+        load_model(tmp_path)
+
+
 @pytest.mark.parametrize("attention", list_attentions())
 def test_a_new_one_changes_nothing(attention):
     torch.manual_seed(0)

@@ -121,6 +121,43 @@ def test_no_trial_uses_test_images_and_a_planted_result_is_refused(
         compare(folder.plan, out, resume=True, quiet=True)
 
 
+@pytest.fixture
+def copied(tuned: Path, tmp_path: Path) -> ComparisonFolder:
+    return ComparisonFolder.open(shutil.copytree(tuned, tmp_path / "study"))
+
+
+def refused(folder: ComparisonFolder, told: str) -> None:
+    """Neither status nor --resume believes the files."""
+    with pytest.raises(ConfigError, match=told):
+        compare(folder.plan, folder.path, resume=True, quiet=True)
+
+
+def test_results_of_another_search_are_refused(copied: ComparisonFolder) -> None:
+    first, second = (copied.search(name).path for name in NAMES)
+    shutil.copy(second / "results.json", first / "results.json")
+    with pytest.raises(ConfigError, match="is of another search; delete it"):
+        describe_runs(copied)
+    refused(copied, "is of another search; delete it")
+    (first / "results.json").unlink()  # which are made again
+    found = compare(copied.plan, copied.path, resume=True, quiet=True)
+    assert [row["trials"] for row in found["tuning"]["attentions"]] == [TRIALS, TRIALS]
+
+
+def test_the_search_of_another_attention_is_refused(copied: ComparisonFolder) -> None:
+    first, second = (copied.search(name).path for name in NAMES)
+    shutil.rmtree(first)
+    shutil.copytree(second, first)
+    refused(copied, "must be the search of softmax, got that of performer")
+
+
+def test_settings_that_no_search_found_are_refused(copied: ComparisonFolder) -> None:
+    settings = dict(copied.plan.settings or {})
+    settings["softmax"] = {"optim.lr": 0.5}
+    copied.write("tuned.json", {"settings": settings})
+    shutil.rmtree(copied.path / "runs" / "tuned")  # as after a kill before these runs
+    refused(ComparisonFolder.open(copied.path), "must have the best settings of the search of")
+
+
 def test_trials_do_not_depend_on_test_images(tuned: Path, tmp_path: Path) -> None:
     out = tmp_path / "study"
     compare(tuned_plan(tmp_path, "data.num_test=20"), out, quiet=True)

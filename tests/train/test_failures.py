@@ -222,6 +222,9 @@ LARGE = (
         (OSError(errno.ENOMEM, "Cannot allocate memory"), True),
         (OSError(errno.EIO, "Input/output error"), False),
         (ValueError("can't allocate memory"), False),
+        (SystemError("error return without exception set"), True),
+        (SystemError("<built-in function f> returned NULL without setting an exception"), True),
+        (SystemError("bad argument to internal function"), False),
     ],
     ids=repr,
 )

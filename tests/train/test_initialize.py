@@ -1,5 +1,6 @@
 """`init.from`: weights of another training, with a new head and resampled positions."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -200,3 +201,34 @@ def test_a_run_without_checkpoint_resumes_only_from_the_same_weights(
     train(tiny("train.epochs=1", "run.seed=9"), source, quiet=True)
     with pytest.raises(ConfigError, match="started from other weights"):
         train(config, run.path, resume=True, quiet=True)
+
+
+def saved_folder(donor: Path, folder: Path) -> Path:
+    load_model(donor)[0].save_pretrained(folder)
+    return folder
+
+
+def test_changed_weights_of_a_saved_model_are_refused(donor: Path, tmp_path: Path) -> None:
+    weights = saved_folder(donor, tmp_path / "saved") / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-100] ^= 64
+    weights.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"is not what was saved with config\.json; restore it"):
+        read_pretrained(tmp_path / "saved")
+
+
+def test_weights_that_are_not_finite_are_refused(donor: Path, tmp_path: Path) -> None:
+    tensors = dict(read_pretrained(donor).tensors)
+    tensors["head.weight"] = torch.full_like(tensors["head.weight"], torch.nan)
+    save_file(tensors, tmp_path / "nan.safetensors")
+    with pytest.raises(ConfigError, match=r"must have finite weights, got NaN .* 'head\.weight'"):
+        train(tiny(f"init.from={tmp_path / 'nan.safetensors'}"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("change", [{"patch_size": 0}, {"img_size": ["a", {}]}, {"img_size": 3}])
+def test_a_saved_model_without_sizes_has_no_grid(change, donor: Path, tmp_path: Path) -> None:
+    path = saved_folder(donor, tmp_path / "saved") / "config.json"
+    record = {k: v for k, v in json.loads(path.read_text()).items() if k != "sha256"}
+    path.write_text(json.dumps(record | change))
+    assert read_pretrained(tmp_path / "saved").grid is None

@@ -98,6 +98,12 @@ def test_predict_reads_files_of_the_kind_of_the_data(
     code, _, told = command(capsys, "predict", tmp_path / "run", tmp_path / "empty.txt")
     assert code == 3
     assert "empty.txt is empty" in told
+    code, _, told = command(capsys, "predict", tmp_path / "run", "-")
+    assert code == 3
+    assert "IMAGES must be text files or folders for this model, got '-'" in told
+    load_run_model(tmp_path / "run")[0].save_pretrained(tmp_path / "saved")
+    code, out, told = command(capsys, "predict", tmp_path / "saved", texts / "good", "--json")
+    assert (code, len(out.splitlines())) == (0, 30), told
 
 
 def test_predict_takes_symbols_and_names_the_wrong_one(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from saccade.cli.terminal import print_table
+from saccade.runs import speed_unit
 
 __all__ = ["print_results", "show_estimate"]
 
@@ -37,9 +38,11 @@ def _print_table_of(
         ["attention", "accuracy", interval, "spread", "diff", "p (corrected)", "runs"],
         [_accuracy(row) for row in rows],
     )
+    noun = str(results.get("input", "image"))
+    speed = speed_unit(noun)
     print_table(
-        f"{which}training: s/epoch, img/s, MiB; one image: ms, MFLOPs; error: to softmax",
-        ["attention", "kind", "s/epoch", "img/s", "ms", "MiB", "params", "MFLOPs", "error"],
+        f"{which}training: s/epoch, {speed}, MiB; one {noun}: ms, MFLOPs; error: to softmax",
+        ["attention", "kind", "s/epoch", speed, "ms", "MiB", "params", "MFLOPs", "error"],
         [_cost(row) for row in rows],
     )
 

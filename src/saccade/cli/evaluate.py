@@ -16,7 +16,7 @@ from saccade.cli.sources import (
     is_onnx,
     open_run_or_model,
 )
-from saccade.cli.terminal import cells, escape, fit, padded, percent, say, terminal_width
+from saccade.cli.terminal import cells, escape, fit, in_words, padded, percent, say, terminal_width
 from saccade.errors import ConfigError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -97,8 +97,9 @@ def _evaluate_onnx(
 
 
 def _table(result: dict[str, Any]) -> str:
-    scalars = {k: v for k, v in result.items() if not isinstance(v, list | dict)}
-    lines = [f"{name.replace('_', ' '):<22}{_short(value)}" for name, value in scalars.items()]
+    noun = result.get("input", "image")
+    scalars = {k: v for k, v in result.items() if not isinstance(v, list | dict) and k != "input"}
+    lines = [f"{in_words(name, noun):<22}{_short(value)}" for name, value in scalars.items()]
     lines += ["", "accuracy by class", *_class_lines(result)]
     if len(result["confusion"]) <= MAX_CONFUSION_CLASSES:
         lines += ["", "confusion (a row for each true class, a column for each predicted one)"]

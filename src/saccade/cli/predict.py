@@ -93,12 +93,30 @@ def _finder(folder: RunFolder | Path | None) -> Callable[[list[str]], list[str]]
     from saccade.data.folder_files import find_pictures
     from saccade.runs import RunFolder
 
-    kind = folder.dataset().get("kind") if isinstance(folder, RunFolder) else None
+    if isinstance(folder, RunFolder):
+        kind = folder.dataset().get("kind")
+    else:
+        kind = _saved_kind(folder) if folder is not None else None
     if kind not in ("bytes", "symbols"):
         return find_pictures
     from saccade.data.text_folder import TEXT_SUFFIXES  # needs torch, which ONNX files do not
 
-    return partial(find_pictures, suffixes=TEXT_SUFFIXES, what="text files")
+    find = partial(find_pictures, suffixes=TEXT_SUFFIXES, what="text files")
+
+    def find_texts(words: list[str]) -> list[str]:
+        if "-" in words:
+            raise DataError("IMAGES must be text files or folders for this model, got '-'")
+        return find(words)
+
+    return find_texts
+
+
+def _saved_kind(folder: Path) -> object:
+    """What the inputs of a saved model are; None if it has no record of its training."""
+    from saccade.models.hub import CONFIG_FILE, read_config, training_record
+
+    trained = training_record(read_config(folder), folder / CONFIG_FILE)
+    return None if trained is None else trained["data"].get("kind")
 
 
 def _classifier(

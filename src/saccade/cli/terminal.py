@@ -17,6 +17,7 @@ __all__ = [
     "escape",
     "finish",
     "fit",
+    "in_words",
     "open_closed_streams",
     "padded",
     "percent",
@@ -165,6 +166,12 @@ def cells(text: str) -> int:
     from rich.cells import cell_len
 
     return cell_len(text)
+
+
+def in_words(key: str, noun: str) -> str:
+    """A key of a result for people, with what the inputs are."""
+    words = {"img_per_s": f"{noun}s per s", "skipped_images": f"skipped {noun}s"}
+    return words[key] if noun != "image" and key in words else key.replace("_", " ")
 
 
 def percent(share: float | None) -> str:

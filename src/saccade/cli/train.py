@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saccade.cli.options import AsJson, Overrides, Quiet, Recipe
-from saccade.cli.terminal import say
+from saccade.cli.terminal import in_words, say
 from saccade.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -88,9 +88,18 @@ def _show(values: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(values))
         return
-    width = max(map(len, values))
+    noun = _noun(values)
+    names = {name: in_words(name, noun) for name in values}
+    width = max(map(len, names.values()))
     for name, value in values.items():
-        typer.echo(f"{name.replace('_', ' '):<{width}}  {_shown(value)}")
+        typer.echo(f"{names[name]:<{width}}  {_shown(value)}")
+
+
+def _noun(values: dict[str, Any]) -> str:
+    """What the inputs of the run are, in the singular."""
+    from saccade.runs import RunFolder, noun_of
+
+    return noun_of(RunFolder(values["run"]).dataset().get("kind")) if "run" in values else "image"
 
 
 def _shown(value: Any) -> str:

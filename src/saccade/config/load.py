@@ -39,7 +39,13 @@ from saccade.errors import (
 )
 from saccade.io import decode_text, parse_yaml, read_yaml
 from saccade.synonyms import synonyms
-from saccade.upgrades import CONFIG_VERSION, former_attention_options, former_overrides, renamed
+from saccade.upgrades import (
+    CONFIG_VERSION,
+    former_attention_options,
+    former_overrides,
+    given_twice,
+    renamed,
+)
 
 MAX_FAULTS = 5  # faults listed in one message
 
@@ -110,6 +116,9 @@ def make_config(values: Mapping[str, Any], *, source: str = "config") -> Config:
             f"{source}: version={version} was written by a newer saccade; this one reads up to "
             f"version {CONFIG_VERSION}. Upgrade saccade to use it"
         )
+    overrides = values["model"].get("overrides") if isinstance(values.get("model"), dict) else None
+    if isinstance(overrides, Mapping) and (fault := given_twice(overrides)):
+        raise ConfigError(f"{source}: model.overrides: {fault}")
     try:
         return Config.model_validate(_upgraded(values))
     except ValidationError as error:

@@ -48,8 +48,8 @@ def load_splits(config: DataConfig, *, by_position: bool = False) -> Splits:
 
     Args:
         config: The data set and its options.
-        by_position: Split a folder by the positions of its images. For old runs that did not
-            record their split.
+        by_position: Split a folder by the positions of its files. For old runs that did not
+            record their names.
 
     Raises:
         UnknownNameError: There is no data set of this name.
@@ -63,6 +63,8 @@ def load_splits(config: DataConfig, *, by_position: bool = False) -> Splits:
 
         _refuse_root(config)
         return _hold_out(*load_hub(config), config)
+    if by_position and config.name == "text_folder":
+        return _load_text_folder(config, by_position=True)
     if by_position and config.name == "folder":
         return _load_folder(config, by_position=True)
     return DATASETS[config.name].load(config)
@@ -99,10 +101,10 @@ def _load_folder(config: DataConfig, *, by_position: bool = False) -> Splits:
     return load_folder(config, by_position=by_position)
 
 
-def _load_text_folder(config: DataConfig) -> Splits:
+def _load_text_folder(config: DataConfig, *, by_position: bool = False) -> Splits:
     from saccade.data.text_folder import load_text_folder
 
-    return load_text_folder(config)
+    return load_text_folder(config, by_position=by_position)
 
 
 def _load_generated(config: DataConfig) -> Splits:

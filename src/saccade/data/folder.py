@@ -13,8 +13,7 @@ It is an error if all sub-folders look like splits but form none of these layout
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,9 +39,8 @@ from saccade.errors import ConfigError, DataError
 
 __all__ = [
     "FolderSource",
-    "RecordedFolder",
     "load_folder",
-    "load_recorded_folder",
+    "read_folder_parts",
     "split_parts",
 ]
 
@@ -95,7 +93,7 @@ def load_folder(config: DataConfig, *, by_position: bool = False) -> Splits:
         DataError: The folder is missing, a folder in it cannot be read, its split folders have
             other names, it has fewer than two classes, or a class or split has no images.
     """
-    loaded, names = _read_parts(config)
+    loaded, names = read_folder_parts(config)
     parts = {part: _by_position(split) if by_position else split for part, split in loaded.items()}
     train, val, test = split_parts(
         parts, config, "images", lambda train: divide(train, TEST_FRACTION, TEST_SEED, "test")
@@ -140,66 +138,11 @@ def _names(*splits: Split) -> set[str]:
     return {name for split in splits if split.files is not None for name in split.files.names}
 
 
-@dataclass(frozen=True)
-class RecordedFolder:
-    """A folder's images, matched with the record of a split.
-
-    Attributes:
-        parts: Existing images of each recorded part, in the record's order.
-        gone: Recorded names of each part that no longer exist.
-        new: Names of images that are not in the record, neither in a part nor as unused.
-        class_names: The folder's classes.
-    """
-
-    parts: dict[str, Split]
-    gone: dict[str, list[str]]
-    new: list[str]
-    class_names: tuple[str, ...]
-
-
-def load_recorded_folder(
-    config: DataConfig, record: Mapping[str, Sequence[str]], unused: Iterable[str] = ()
-) -> RecordedFolder:
-    """Load the folder at `data.root` with the split of a record.
-
-    Args:
-        config: The folder and its options.
-        record: Image names by part.
-        unused: Names of images that are in no part.
-
-    Raises:
-        ConfigError, DataError: See `load_folder`.
-    """
-    parts, classes = _read_parts(config)
-    places: dict[str, tuple[str, str, int]] = {}
-    for split in parts.values():
-        assert split.files is not None
-        rows = zip(split.files.paths, split.files.names, split.labels.tolist(), strict=True)
-        places |= {_normal(name): (path, name, label) for path, name, label in rows}
-    found: dict[str, Split] = {}
-    gone: dict[str, list[str]] = {}
-    for part, names in record.items():
-        there = [name for name in names if _normal(name) in places]
-        gone[part] = [name for name in names if _normal(name) not in places]
-        paths = tuple(places[_normal(name)][0] for name in there)
-        labels = [places[_normal(name)][2] for name in there]
-        source = FolderSource(paths, tuple(there), _size(config), bad_image_limit(config))
-        found[part] = Split(torch.tensor(labels, dtype=torch.int64), source=source)
-    known = {_normal(name) for names in (*record.values(), unused) for name in names}
-    new = [name for key, (_, name, _) in places.items() if key not in known]
-    return RecordedFolder(found, gone, new, classes)
-
-
-def _normal(name: str) -> str:
-    """Normalize a name, since file systems store accented letters in different Unicode forms."""
-    return unicodedata.normalize("NFC", name)
-
-
 def _size(config: DataConfig) -> int:
     return config.image_size or DEFAULT_IMAGE_SIZE
 
 
-def _read_parts(config: DataConfig) -> tuple[dict[str, Split], tuple[str, ...]]:
+def read_folder_parts(config: DataConfig) -> tuple[dict[str, Split], tuple[str, ...]]:
     """Return the images of each split folder, and the names of the classes."""
     if config.root is None:
         raise ConfigError("data.root must be the path of a folder for data.name='folder', got None")

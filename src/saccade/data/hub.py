@@ -24,7 +24,7 @@ from saccade.data.datasets import HUB_PREFIX
 from saccade.data.decoding import read_some
 from saccade.data.images import DEFAULT_IMAGE_SIZE, BadImageError, decode_image
 from saccade.data.shards import ShardSource, read_shards
-from saccade.data.splits import Split, divide, limited, select
+from saccade.data.splits import LeftOut, Split, divide, limited, select
 from saccade.data.stratify import TEST_FRACTION, TEST_SEED, block_places, stratified_subset
 from saccade.errors import ConfigError, DataError
 
@@ -205,7 +205,12 @@ def _collect(part: Any, image: str, label: str, limit: int | None, config: DataC
                 "data.resident_gib"
             )
     stored = torch.stack(images) if images else torch.empty(0, 3, size, size, dtype=torch.uint8)
-    return Split(torch.tensor(labels, dtype=torch.int64), stored, fingerprint=digest.hexdigest())
+    return Split(
+        torch.tensor(labels, dtype=torch.int64),
+        stored,
+        fingerprint=digest.hexdigest(),
+        left_out=tuple(map(LeftOut, faults)),
+    )
 
 
 def _content(cell: dict[str, Any]) -> bytes:
@@ -281,4 +286,9 @@ def _read(split: Split, config: DataConfig) -> Split:
                 skip_bad_image(faults, bad_image_limit(config))
     if not faults:
         return Split(split.labels, images, fingerprint=split.fingerprint)
-    return Split(split.labels[is_good], images[is_good], fingerprint=split.fingerprint)
+    return Split(
+        split.labels[is_good],
+        images[is_good],
+        fingerprint=split.fingerprint,
+        left_out=tuple(map(LeftOut, faults)),
+    )

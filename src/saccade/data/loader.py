@@ -134,7 +134,8 @@ class Loader:
             self._draw = torch.compile(self._transform.draw)
             exact = "emulate_precision_casts"  # rounds products before sums, as eager mode does
             self._make = torch.compile(self._transformed, options={exact: True})
-        self._bad: dict[int, str] = {}  # unreadable images, over all epochs
+        # Unreadable images over all epochs. Those that are not in the split come after its end.
+        self._bad = {len(split) + n: item.message for n, item in enumerate(split.left_out)}
         self.group_bytes = _GROUP_BYTES if self.device.type == "cuda" else 0
 
     def _check_batch_size(self) -> None:
@@ -158,8 +159,16 @@ class Loader:
         return min(full, len(self.split))
 
     @property
+    def num_left_out(self) -> int:
+        """Number of images that could not be read and are not in the split."""
+        return len(self.split.left_out)
+
+    @property
     def bad_images(self) -> Mapping[int, str]:
-        """Error messages of the unreadable images found so far, by position."""
+        """Error messages of the unreadable images found so far, by position.
+
+        Images that were left out of the split have the positions after its last.
+        """
         return self._bad
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:

@@ -38,7 +38,7 @@ from saccade.data.pathfinder import SETTINGS, PathfinderSettings, pathfinder
 from saccade.data.randomness import part_key
 from saccade.data.recall import FILLERS, recall
 from saccade.data.splits import DatasetInfo, Split, Splits, hold_out_validation, limit_and_fold
-from saccade.errors import ConfigError, DataError, UnknownNameError
+from saccade.errors import MAX_VALUE, ConfigError, DataError, UnknownNameError, shorten
 
 __all__ = [
     "GENERATED",
@@ -76,6 +76,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "text_folder": {"max_length": 4000},
 }
 """Options of each data set, with their defaults (for pathfinder, those at 32 px)."""
+_MAX_LENGTH = 1 << 20
+"""Longest sequence."""
+_MAX_SIZE = 128
+"""Largest count or size of an option of pathfinder: the side of its larger images."""
+_MOST = {"seed": (1 << 64) - 1, "cells": 16}
 _LEAST = {"seed": 0, "num_distractors": 0}
 _INTEGERS = ("contour_length", "num_distractors", "distractor_length", "cells", "seed")
 """The options of pathfinder that are integers."""
@@ -217,9 +222,14 @@ def _check(config: DataConfig, name: str, value: Any) -> None:
     is_size = config.name == "pathfinder" and name not in _INTEGERS
     is_number = isinstance(value, (int, float) if is_size else int) and not isinstance(value, bool)
     least = _LEAST.get(name, 0 if is_size else 1)
-    if not is_number or value < least or (is_size and value == 0 and name != "margin"):
+    most = _MOST.get(name, _MAX_SIZE if config.name == "pathfinder" else _MAX_LENGTH)
+    is_allowed = is_number and least <= value <= most
+    if not is_allowed or (is_size and value == 0 and name != "margin"):
         what = "a number above 0" if is_size else f"an integer of at least {least}"
-        raise ConfigError(f"data.options.{name} must be {what}, got {value!r}")
+        raise ConfigError(
+            f"data.options.{name} must be {what} and at most {most}, got "
+            f"{shorten(repr(value), MAX_VALUE)}"
+        )
 
 
 def _recall_sizes(options: Mapping[str, Any]) -> dict[str, int]:
@@ -279,7 +289,10 @@ def _load_part(config: DataConfig, part: str, count: int) -> Split:
                 items = make_items(task.make, count, config.workers)
                 _check_distinct(items["symbols"], config.name)
                 write_arrays(path, dict(sorted(items.items())), {"options": options})
-    found, _ = read_arrays(path, "pt", repair="delete it, to generate it again")
+    repair = "delete it, to generate it again"
+    found, metadata = read_arrays(path, "pt", repair=repair)
+    if metadata.get("options") != options or any(len(array) != count for array in found.values()):
+        raise DataError(f"{path} holds other items: {repair}")
     return Split(found["labels"], found["symbols"], lengths=found.get("lengths"))
 
 

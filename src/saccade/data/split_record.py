@@ -132,7 +132,10 @@ def describe_part(split: Split) -> PartRecord:
     files = split.files
     if files is None or not len(split):
         return PartRecord(len(split), (), (_digest(split),))
-    return PartRecord(len(split), tuple(files.names), tuple(hash_images(files.paths)))
+    left_out = [item for item in split.left_out if item.name]
+    names = (*files.names, *(item.name for item in left_out))
+    paths = (*files.paths, *(item.path for item in left_out))
+    return PartRecord(len(names), names, tuple(hash_images(paths)))
 
 
 def hash_images(paths: Iterable[str]) -> list[str]:

@@ -7,7 +7,7 @@ images.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -27,11 +27,14 @@ from saccade.data.stratify import (
     subset_by_name,
 )
 from saccade.errors import DataError
+from saccade.runs.nouns import noun_of
 
 __all__ = [
     "Box",
     "DatasetInfo",
     "ImageSource",
+    "LeftOut",
+    "NamedFiles",
     "NamedSource",
     "Split",
     "Splits",
@@ -64,13 +67,12 @@ class ImageSource(Protocol):
         """Return the source of a subset of the images."""
 
 
-@runtime_checkable
-class NamedSource(ImageSource, Protocol):
-    """Images in separate files."""
+class Named(Protocol):
+    """Separate files."""
 
     @property
     def paths(self) -> Sequence[str]:
-        """Path of each image."""
+        """Path of each file."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -79,6 +81,41 @@ class NamedSource(ImageSource, Protocol):
     @property
     def is_split_by_name(self) -> bool:
         """False to split by position, for old runs that did not record their split."""
+
+
+@runtime_checkable
+class NamedSource(ImageSource, Named, Protocol):
+    """Images in separate files."""
+
+
+@dataclass(frozen=True)
+class NamedFiles:
+    """The files of a split that is in memory; see `Named`."""
+
+    paths: tuple[str, ...]
+    names: tuple[str, ...]
+    is_split_by_name: bool = True
+
+    def select(self, index: Tensor) -> NamedFiles:
+        """The files at these positions."""
+        places = index.tolist()
+        paths, names = (tuple(of[i] for i in places) for of in (self.paths, self.names))
+        return replace(self, paths=paths, names=names)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """An item that could not be read and is not in a split, although it belongs there.
+
+    Attributes:
+        message: Why it could not be read.
+        path: Its file; empty if it has none of its own.
+        name: Path relative to the data set's folder; empty if it has no file of its own.
+    """
+
+    message: str
+    path: str = ""
+    name: str = ""
 
 
 @runtime_checkable
@@ -141,6 +178,11 @@ class DatasetInfo:
         return self.kind != "images"
 
     @property
+    def noun(self) -> str:
+        """What an input is, in the singular."""
+        return noun_of(self.kind)
+
+    @property
     def max_length(self) -> int:
         """Maximum length of a sequence."""
         return self.image_size[1]
@@ -171,6 +213,8 @@ class Split:
         fingerprint: Identifies images that are drawn or whose pixels depend on the decoder's
             version; else empty.
         lengths: int64 (N,), lengths of padded sequences; None for others.
+        named: The files that `images` were read from; None without files of the user.
+        left_out: Items that could not be read into `images`; they are not among the N.
     """
 
     labels: Tensor
@@ -179,6 +223,8 @@ class Split:
     origin: Tensor | None = None
     fingerprint: str = ""
     lengths: Tensor | None = None
+    named: NamedFiles | None = None
+    left_out: tuple[LeftOut, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.images is None) == (self.source is None):
@@ -201,9 +247,9 @@ class Split:
         return self.source if isinstance(self.source, StreamSource) else None
 
     @property
-    def files(self) -> NamedSource | None:
-        """The source if its images are separate files, else None."""
-        return self.source if isinstance(self.source, NamedSource) else None
+    def files(self) -> Named | None:
+        """Its separate files; None if it has none."""
+        return self.source if isinstance(self.source, NamedSource) else self.named
 
     def name_draws(self, purpose: str, seed: int) -> NDArray[np.float64] | None:
         """Return a number in [0, 1) for each image by its name; None if split by position."""
@@ -229,7 +275,10 @@ class Splits:
 
 
 def select(split: Split, index: Tensor) -> Split:
-    """Return the images of a split at these positions, in this order."""
+    """Return the images of a split at these positions, in this order.
+
+    What was left out of the split is left out of the selection too.
+    """
     return Split(
         split.labels[index],
         None if split.images is None else split.images[index],
@@ -237,6 +286,8 @@ def select(split: Split, index: Tensor) -> Split:
         None if split.origin is None else split.origin[index],
         split.fingerprint,
         None if split.lengths is None else split.lengths[index],
+        None if split.named is None else split.named.select(index),
+        split.left_out,
     )
 
 
@@ -252,7 +303,12 @@ def divide(split: Split, fraction: float, seed: int, purpose: str) -> tuple[Spli
         kept, held = hold_out_by_name(split.labels, draws, fraction)
     else:
         kept, held = stratified_split(split.labels, fraction, seed)
-    return select(split, kept), select(split, held)
+    return select(split, kept), _held(split, held)
+
+
+def _held(split: Split, index: Tensor) -> Split:
+    """A part that is held out; what could not be read counts as left out of the rest."""
+    return replace(select(split, index), left_out=())
 
 
 def hold_out_validation(train: Split, config: DataConfig) -> tuple[Split, Split]:
@@ -284,7 +340,7 @@ def limit_and_fold(train: Split, test: Split, config: DataConfig) -> tuple[Split
         kept, held = fold_by_name(train.labels, draws, config.folds, config.fold)
     else:
         kept, held = stratified_fold(train.labels, config.folds, config.fold, config.split_seed)
-    return select(train, kept), select(train, held)
+    return select(train, kept), _held(train, held)
 
 
 def limited(split: Split, count: int | None, seed: int) -> Split:

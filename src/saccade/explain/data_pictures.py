@@ -171,9 +171,11 @@ def predictions_of(
         predictor = Predictor(run, weights=weights, device=device)
         result = predictor.evaluate(test, batch_size=BATCH, advice="--device cpu")
         stored = Predictions.of(result.predictions)
-    labels = test.labels.numpy()
-    fits = len(stored.target) == len(labels)
-    if not fits or not np.array_equal(stored.target[stored.judged], labels[stored.judged]):
+    # Test images that are not in the split come last and are not judged; old runs do not have them.
+    labels = np.concatenate([test.labels.numpy(), np.full(len(test.left_out), -1)])
+    fits = len(stored.target) in {len(test), len(labels)}
+    judged = np.flatnonzero(stored.judged) if fits else None
+    if judged is None or not np.array_equal(stored.target[judged], labels[judged]):
         raise DataError(
             f"the test set of {str(run.path)!r} must have the labels of its stored predictions, "
             "got others; the data has changed since the run"

@@ -85,10 +85,11 @@ def read_bytes(
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
-            content = file.read(min(size, limit) + 1)  # read() allocates the requested size
+            # read() allocates the requested size. A file that is too large is not read.
+            content = file.read(size + 1) if size <= limit else None
     except OSError as error:
         raise reading_error(path, error, kind) from None
-    if len(content) > limit:
+    if content is None or len(content) > limit:
         raise kind(f"{str(path)!r} cannot be read: it is larger than {limit:,} bytes")
     return content
 

@@ -23,11 +23,18 @@ from saccade.errors import ConfigError, UnknownNameError
 from saccade.io import check_regular, is_unchanged, read_json, sealed, sha256_file, write_json
 from saccade.models.config import TransformerConfig
 from saccade.models.weight_files import write_tensors
-from saccade.upgrades import CONFIG_VERSION, RENAMED, former_attention_options, renamed
+from saccade.upgrades import (
+    CONFIG_VERSION,
+    RENAMED,
+    former_attention_options,
+    given_twice,
+    renamed,
+)
 from saccade.version import __version__
 
 __all__ = [
     "HubModel",
+    "check_weights_hash",
     "clean_state_dict",
     "fetch_folder",
     "has_hash",
@@ -163,7 +170,7 @@ class HubModel(nn.Module, ModelHubMixin):
             config = cls.config_class(**values)
             shapes = _weight_shapes(folder)
             _check_depth(folder, shapes, config.depth)
-            _check_hash(folder, record.get(_WEIGHTS_SHA256))
+            check_weights_hash(folder, record)
             with torch.device("meta"):
                 _check_weights(folder, shapes, cls.from_config(config))
             model = cls.from_config(config, record.get("name"))
@@ -184,6 +191,8 @@ def _upgraded(record: Mapping[str, Any], where: Path) -> dict[str, Any]:
             f"{where}: config_version must be an integer from 1 to {CONFIG_VERSION}, got "
             f"{version!r}; a newer saccade may have written it"
         )
+    if fault := given_twice(record):
+        raise ConfigError(f"{where}: {fault}")
     values = renamed({key: value for key, value in record.items() if key not in _NOT_CONFIG})
     options = values.get("attention_options")
     if isinstance(options, Mapping):
@@ -283,9 +292,13 @@ def _weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     return {plain_name(name): shape for name, shape in shapes.items()}
 
 
-def _check_hash(folder: Path, sha256: object) -> None:
-    """Check that the weights are those that were saved with `config.json`, if it has their hash."""
-    path = folder / WEIGHTS_FILE
+def check_weights_hash(folder: Path, record: Mapping[str, Any]) -> None:
+    """Check that the weights are those that were saved with `config.json`, if it has their hash.
+
+    Raises:
+        ConfigError: They are others.
+    """
+    path, sha256 = folder / WEIGHTS_FILE, record.get(_WEIGHTS_SHA256)
     if sha256 is not None and sha256_file(path) != sha256:
         raise _WeightsError(f"{path} is not what was saved with {CONFIG_FILE}; restore it")
 

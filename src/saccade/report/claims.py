@@ -41,8 +41,8 @@ def claimed_differences(found: Findings, series: Mapping[str, Series]) -> Iterat
     if not claims and (found.baseline is not None or not others):
         return
     yield (
-        f"Differences in {found.measure} on the same images and seeds, each with a paired test. "
-        f"{_family_sentence(found)} {_chance_sentence(found)}"
+        f"Differences in {found.measure} on the same {found.noun}s and seeds, each with a paired "
+        f"test. {_family_sentence(found)} {_chance_sentence(found)}"
     )
     if claims:
         yield Items([sentence(claim) for claim in claims])
@@ -90,13 +90,12 @@ def _chance_sentence(found: Findings) -> str:
             else "no two have more than one seed in common"
         )
         return (
-            "Only images count as chance: "
+            f"Only {found.noun}s count as chance: "
             f"{shared if found.has_mixed_seeds else 'there is one seed'}."
         )
-    both = "Images and seeds both count as chance"
-    return (
-        f"{both}, or images alone where two have one seed in common." if any(single) else f"{both}."
-    )
+    both = f"{found.noun.capitalize()}s and seeds both count as chance"
+    alone = f", or {found.noun}s alone where two have one seed in common" if any(single) else ""
+    return f"{both}{alone}."
 
 
 def _others_sentence(pairs: int, holding: int, baseline: str | None) -> str:

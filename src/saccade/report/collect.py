@@ -23,6 +23,7 @@ from saccade.runs import (
     Predictions,
     RunFolder,
     find_runs,
+    noun_of,
     read_predictions,
     trained_together,
 )
@@ -33,8 +34,8 @@ NEWEST_READABLE = 1
 METRICS = "metrics.jsonl"
 TUNED = "tuned/"
 """Start of the names of runs with tuned settings in a comparison."""
-FOLDER = "folder"
-"""`data.name` for a folder of images."""
+FOLDERS = ("folder", "text_folder")
+"""Values of `data.name` for a folder of images or texts."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]+")
 UNFINISHED = {
@@ -65,6 +66,7 @@ class Run:
 
     Attributes:
         dataset: Name of the data set; equal names mean that accuracies can be compared.
+        noun: What an input is, in the singular: an image, a text or a sequence.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Run:
     environment: Mapping[str, Any]
     class_names: tuple[str, ...]
     predictions: Predictions | None
+    noun: str = "image"
 
     @property
     def attention(self) -> str:
@@ -237,8 +240,8 @@ def _with_unique_datasets(runs: list[Run]) -> list[Run]:
     """The runs with names of data sets that are unique.
 
     Data with the same `data.name` and the same classes are one data set, wherever they are stored.
-    A folder of images has the name of the folder. The folder's name is also added if several data
-    sets with one `data.name` have different classes.
+    A folder of images or texts has the name of the folder. The folder's name is also added if
+    several data sets with one `data.name` have different classes.
     """
     roots: dict[tuple[str, tuple[str, ...]], dict[str, None]] = defaultdict(dict)
     for run in sorted(runs, key=lambda run: run.name):
@@ -250,7 +253,7 @@ def _with_unique_datasets(runs: list[Run]) -> list[Run]:
     names: dict[tuple[str, tuple[str, ...]], str] = {}
     for key, folders in sorted(roots.items()):
         name, where = key[0], " / ".join(folders)
-        if where and name == FOLDER:
+        if where and name in FOLDERS:
             name = where
         elif where and sharing[name] > 1:
             name = f"{name} {where}"
@@ -346,6 +349,7 @@ def _read_run(folder: RunFolder, name: str) -> Run:
         environment=folder.environment(),
         class_names=names,
         predictions=read_predictions(folder, len(names)),
+        noun=noun_of(dataset.get("kind")),
     )
 
 

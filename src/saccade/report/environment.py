@@ -166,7 +166,7 @@ def _images(found: Findings) -> str:
     if not found.images:
         return ""
     skipped = f", {found.skipped:,} could not be read" if found.skipped else ""
-    return f", {count(found.images, 'image')} judged{skipped}"
+    return f", {count(found.images, found.noun)} judged{skipped}"
 
 
 def skipped_table(runs: Sequence[Run]) -> Table | None:
@@ -174,9 +174,11 @@ def skipped_table(runs: Sequence[Run]) -> Table | None:
     found = Counter(image for run in runs for image in _skipped(run))
     if not found:
         return None
+    nouns = {run.noun for run in runs}
+    noun = nouns.pop() if len(nouns) == 1 else "input"
     columns = (
         text_column("split", "split"),
-        text_column("image", "image that could not be read"),
+        text_column("image", f"{noun} that could not be read"),
         Column("runs", "runs"),
     )
     rows = [
@@ -184,10 +186,10 @@ def skipped_table(runs: Sequence[Run]) -> Table | None:
         for (split, fault), times in sorted(found.items())
     ]
     note = (
-        "Skipped images count in no loss and no accuracy. The first 20 of each split of a run are "
-        "listed."
+        f"Skipped {noun}s count in no loss and no accuracy. The first 20 of each split of a run "
+        "are listed."
     )
-    return Table("skipped", "Skipped images", columns, rows, note, folded=True)
+    return Table("skipped", f"Skipped {noun}s", columns, rows, note, folded=True)
 
 
 def _skipped(run: Run) -> Iterator[tuple[str, str]]:

@@ -68,6 +68,7 @@ class Findings:
             the baseline.
         images: Number of test images with a prediction; 0 if the groups were tested on different
             images.
+        noun: What the inputs of the runs are, in the singular.
     """
 
     groups: list[Group]
@@ -80,6 +81,7 @@ class Findings:
     measure: str
     images: int
     skipped: int
+    noun: str
     latency_batch: int | None
     latency_eval_batch: int | None
     notes: list[str]
@@ -156,6 +158,7 @@ def find(evidence: Evidence) -> Findings:
         measure=_measure(groups),
         images=results.num_images if alike else 0,
         skipped=results.num_skipped if alike else 0,
+        noun=_noun(evidence),
         latency_batch=_noted_count(noted, "latency_batch"),
         latency_eval_batch=_noted_count(noted, "latency_eval_batch"),
         notes=_notes(evidence, speed, results),
@@ -270,6 +273,12 @@ def _speed_source(evidence: Evidence) -> str:
     return "shared" if evidence.together else "own"
 
 
+def _noun(evidence: Evidence) -> str:
+    """What the inputs of the runs are; `input` if it is not the same in all."""
+    nouns = {run.noun for run in evidence.runs}
+    return nouns.pop() if len(nouns) == 1 else "input"
+
+
 def _notes(evidence: Evidence, speed: str, results: Results) -> list[str]:
     """The notes of the comparison, or the same notes derived from the runs."""
     noted = evidence.results.get("notes")
@@ -282,7 +291,7 @@ def _notes(evidence: Evidence, speed: str, results: Results) -> list[str]:
             "trained other runs before, and its peak includes theirs"
         )
     if results.num_skipped:
-        told = skipped_note(results.num_images, results.num_skipped)
+        told = skipped_note(results.num_images, results.num_skipped, _noun(evidence))
         notes = [told, *(note for note in notes if note != told)]
     if (told := _shared_rate(evidence)) and told not in notes:
         notes = [told, *notes]

@@ -79,13 +79,13 @@ def _brackets(found: Findings) -> str:
     several = [row.seeds > 1 for row in found.rows]
     several += [not claim.has_one_seed for claim in found.against_baseline]
     if all(several):
-        return "Brackets show 95 % intervals over new seeds and new images."
+        return f"Brackets show 95 % intervals over new seeds and new {found.noun}s."
     if any(several):
         return (
-            "Brackets show 95 % intervals over new images, and over new seeds where there are "
-            "several."
+            f"Brackets show 95 % intervals over new {found.noun}s, and over new seeds where there "
+            "are several."
         )
-    return "Brackets show 95 % intervals over new images; new seeds would widen them."
+    return f"Brackets show 95 % intervals over new {found.noun}s; new seeds would widen them."
 
 
 def _seeds(found: Findings) -> str:

@@ -141,7 +141,7 @@ def _settings_sentence(found: Findings) -> str:
 
 def _single_sentence(row: Row, found: Findings, dataset: str) -> str:
     bounds = interval(row.accuracy_low, row.accuracy_high)
-    images = f" ({count(found.images, 'image')})" if found.images else ""
+    images = f" ({count(found.images, found.noun)})" if found.images else ""
     runs = f", the mean of {count(row.runs, 'run')}" if row.runs > 1 else ""
     value = f"{percent(row.accuracy)} {bounds}".strip()
     return f"{row.label} reaches {value} {found.measure} on {dataset}{images}{runs}."
@@ -218,7 +218,7 @@ def _unpaired_reason(found: Findings) -> str:
     if found.baseline is None and len(found.rows) > MAX_PAIRED:
         return f"more than {MAX_PAIRED} are compared with a baseline alone"
     if not found.images or len(found.without_shared_seed) < others:
-        return "the runs kept no predictions of the same images"
+        return f"the runs kept no predictions of the same {found.noun}s"
     if others == 1:
         return "the two have no seed in common"
     return f"none has a seed in common with {found.baseline}"
@@ -264,7 +264,8 @@ def _cost_sentences(found: Findings) -> list[str]:
             times = ""
             if base and base.img_per_s and row != base:
                 times = f" ({row.img_per_s / base.img_per_s:.1f} times {base.label})"
-            ahead.append(f"trains fastest, {significant(row.img_per_s)} images a second{times}")
+            speed = f"{significant(row.img_per_s)} {found.noun}s a second{times}"
+            ahead.append(f"trains fastest, {speed}")
         if "peak_memory_mib" in row.best:
             ahead.append(f"needs the least memory, {significant(row.peak_memory_mib)} MiB")
         sentences += [f"{row.label} {', and '.join(ahead)}."] if ahead else []

@@ -36,6 +36,10 @@ class EpochSource(Protocol):
     def epoch(self, epoch: int, start_batch: int = 0) -> Any:
         """The batches of one epoch."""
 
+    @property
+    def num_left_out(self) -> int:
+        """Number of images that could not be read and are in no batch."""
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -51,7 +55,8 @@ class Evaluation:
         bin_correct: Correct predictions in each bin.
         bin_confidence: Sum of the confidences in each bin.
         predictions: `target` and `predicted` (int32) and `confidence` (float32), one entry an
-            image of the split; `predicted` is -1 for an image that could not be read.
+            image of the split; `predicted` is -1 for an image that could not be read. Images that
+            are not in the split for that reason follow after the others.
         seconds: Time it took.
     """
 
@@ -190,12 +195,12 @@ def evaluate(
         bin_counts=bins[0],
         bin_correct=bins[1],
         bin_confidence=sums[1:],
-        predictions=_in_order(seen, ranks),
+        predictions=_in_order(seen, ranks, loader.num_left_out),
         seconds=time.perf_counter() - start,
     )
 
 
-def _in_order(seen: list[Seen], ranks: Ranks) -> dict[str, NDArray[Any]]:
+def _in_order(seen: list[Seen], ranks: Ranks, num_left_out: int) -> dict[str, NDArray[Any]]:
     """The predictions of all processes, in the order of the split.
 
     Every image is valid once, in one process, so that a sum over processes merges them.
@@ -204,6 +209,7 @@ def _in_order(seen: list[Seen], ranks: Ranks) -> dict[str, NDArray[Any]]:
         torch.cat([batch[column] for batch in seen]) for column in range(5)
     )
     (size,) = ranks.highest(int(index.max()) + 1)
+    size += num_left_out
     places = index[valid]
     classes = torch.zeros(2, size, dtype=torch.int32, device=index.device)
     classes[0, places] = targets[valid].int() + 1

@@ -83,6 +83,7 @@ def evaluate_run(
     return {
         "run": str(predictor.path),
         "split": split,
+        "input": info.noun,
         "weights": predictor.weights,
         "count": result.count,
         "skipped": result.skipped,
@@ -108,7 +109,7 @@ def data_to_evaluate(
     own = RunFolder.open(folder).config().data
     if name is None:
         return own.model_copy(update={"root": root}) if root else None
-    return other_data(name, root, own.image_size)
+    return other_data(name, root, own.image_size, like=own)
 
 
 def load_part(predictor: Predictor, data: DataConfig | None, split: str) -> Part:

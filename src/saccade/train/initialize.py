@@ -33,7 +33,13 @@ from saccade.integrations.layouts import detect_layout, from_layout
 from saccade.io import open_regular, sha256_file
 from saccade.layers.positions import resample_grid_positions, resample_line_positions
 from saccade.models import MODELS, SequenceTransformer, VisionTransformer
-from saccade.models.hub import CONFIG_FILE, WEIGHTS_FILE, fetch_folder, read_config
+from saccade.models.hub import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    check_weights_hash,
+    fetch_folder,
+    read_config,
+)
 from saccade.models.pretrained import pretrained_folder
 from saccade.models.weight_files import parse_tensors
 from saccade.runs import RunFolder
@@ -99,6 +105,7 @@ class Pretrained:
             ConfigError: The weights do not fit the model.
         """
         assert isinstance(network, Model)
+        self._check_finite()
         state, own = dict(self.tensors), network.state_dict()
         reset = self._reset_head(network, state, own, force=reset_head)
         resampled = self._resample(network, state, own)
@@ -125,6 +132,15 @@ class Pretrained:
             "own": sorted([*kept, *other]),
             "unused": sorted(unused),
         }
+
+    def _check_finite(self) -> None:
+        """Raise if a weight is NaN or infinite, with which no step can be taken."""
+        for key, tensor in self.tensors.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise ConfigError(
+                    f"{self.key}={self.name!r} must have finite weights, got NaN or infinity in "
+                    f"{key!r}"
+                )
 
     def _reset_head(
         self, network: Model, state: Mapping[str, Tensor], own: Mapping[str, Tensor], *, force: bool
@@ -292,9 +308,11 @@ def _from_run(path: Path, name: str, weights: Literal["best", "last"] | None) ->
 def _from_folder(folder: Path, name: str) -> Pretrained:
     record, file = read_config(folder), folder / WEIGHTS_FILE
     known = _from_file(file, name, "saved model")
+    check_weights_hash(folder, record)
     names, side, patch = (record.get(key) for key in ("class_names", "img_size", "patch_size"))
-    is_image = isinstance(side, list) and len(side) == 2 and isinstance(patch, int)
-    grid = (side[0] // patch, side[1] // patch) if is_image else None  # type: ignore[index]
+    sizes = [*side, patch] if isinstance(side, list) and len(side) == 2 else []
+    is_known = bool(sizes) and all(type(size) is int and size > 0 for size in sizes)
+    grid = (sizes[0] // sizes[2], sizes[1] // sizes[2]) if is_known else None
     classes = tuple(map(str, names)) if isinstance(names, list) else None
     return Pretrained(name, known.kind, known.layout, known.sha256, known.tensors, classes, grid)
 

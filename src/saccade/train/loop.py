@@ -384,7 +384,7 @@ class Trainer:
     def _write_row(self, *, kind: str, **values: Any) -> Mapping[str, Any]:
         row: Mapping[str, Any] = {"step": self.at.step, "kind": kind, **values}
         self.at.metric_rows += 1
-        self.reporter.row(row)
+        self.reporter.row({**row, "noun": self.splits.info.noun})
         if self.ranks.is_main:
             self.run.append_metrics(row)
             for tracker in self.trackers:

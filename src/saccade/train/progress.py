@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from saccade.runs import speed_unit
+
 __all__ = [
     "LiveReporter",
     "PlainReporter",
@@ -97,7 +99,7 @@ class LiveReporter(SilentReporter):
             else (row["epoch"], row["train_loss"])
         )
         words = [f"epoch {begun}", f"loss {loss:.4f}", self._accuracy]
-        words.append(f"{row['img_per_s']:,.0f} img/s")
+        words.append(_speed(row))
         self._progress.update(self._task, description=fitting(words, self._room))
 
     def close(self) -> None:
@@ -162,5 +164,9 @@ def describe(row: Mapping[str, Any]) -> str:
     words.append(f"train acc {row['train_accuracy']:.4f}")
     if row["val_accuracy"] is not None:
         words.append(f"val acc {row['val_accuracy']:.4f}")
-    words += [f"lr {row['lr']:.2e}", f"{row['img_per_s']:,.0f} img/s", f"{row['seconds']:.1f} s"]
+    words += [f"lr {row['lr']:.2e}", _speed(row), f"{row['seconds']:.1f} s"]
     return "  ".join(words)
+
+
+def _speed(row: Mapping[str, Any]) -> str:
+    return f"{row['img_per_s']:,.0f} {speed_unit(row.get('noun', 'image'))}"

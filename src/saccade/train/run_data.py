@@ -15,7 +15,7 @@ import numpy as np
 
 from saccade.config import Config, DataConfig
 from saccade.data import DatasetInfo, Split, Splits, load_splits
-from saccade.data.folder import RecordedFolder, load_recorded_folder
+from saccade.data.recorded_folder import RecordedFolder, load_recorded_folder
 from saccade.data.split_record import PARTS, SplitRecord, describe_part, hash_images, record_split
 from saccade.errors import ConfigError, DataError
 from saccade.io import escape_for_terminal
@@ -62,12 +62,12 @@ def load_training_data(config: Config, run: RunFolder) -> Splits:
 
 def batch_note(config: Config, splits: Splits) -> str | None:
     """A note if the training set is smaller than one batch; None otherwise."""
-    size, images = config.train.batch_size, len(splits.train)
-    if size <= images:
+    size, count = config.train.batch_size, len(splits.train)
+    if size <= count:
         return None
     return (
-        f"train.batch_size={size} is more than the {images} training images: an epoch is one step "
-        "with all of them"
+        f"train.batch_size={size} is more than the {count} training {splits.info.noun}s: an epoch "
+        "is one step with all of them"
     )
 
 
@@ -103,7 +103,8 @@ def load_run_data(
         found = _load_recorded(run, data, record, parts, may_differ=moved, contents=contents)
         if found is not None:
             return found
-    splits = load_splits(data)
+    # The first runs on texts recorded no names.
+    splits = load_splits(data, by_position=is_own and not record.names)
     check_same_data(run, splits.info)
     if not is_own or record.names:
         _check_unseen(run, record, splits, parts)
@@ -118,7 +119,7 @@ def record_run_split(run: RunFolder, splits: Splits) -> list[str]:
         return []
     record = record_split(splits)
     run.write_split(record.encode())
-    return _copy_warnings(record)
+    return _copy_warnings(record, splits.info.noun)
 
 
 def check_image(run: RunFolder, part: str, place: int, split: Split) -> None:
@@ -145,9 +146,14 @@ def check_same_folder(run: RunFolder, data: DataConfig) -> None:
     faults = [f"{len(names)} {kind} ({_named(names)})" for kind, names in kinds.items() if names]
     if faults:
         raise DataError(
-            f"the images have changed since {str(run.path)!r} began: {', '.join(faults)}; the "
-            "remaining runs would use other images: restore the folder as it was"
+            f"the {_noun(run)}s have changed since {str(run.path)!r} began: {', '.join(faults)}; "
+            f"the remaining runs would use other {_noun(run)}s: restore the folder as it was"
         )
+
+
+def _noun(run: RunFolder) -> str:
+    """What an input of a run is, in the singular."""
+    return read_data_description(run).noun
 
 
 def _read_record(run: RunFolder) -> SplitRecord | None:
@@ -171,27 +177,29 @@ def _load_recorded(
 ) -> Splits | None:
     """The images of a folder, split by the record; None if the folder has other images."""
     known = read_data_description(run)
-    size = data.image_size or known.image_size[0]
+    side = data.image_size or known.image_size[0]
+    size = known.image_size if known.is_sequence else (side, side)
     found = load_recorded_folder(data, record.names, record.unused)
     names = found.class_names
-    here = replace(known, class_names=names, num_classes=len(names), image_size=(size, size))
+    here = replace(known, class_names=names, num_classes=len(names), image_size=size)
     changed = {part: _changed(found.parts[part], record, part) for part in parts if contents}
     same = sum(len(found.parts[part]) - len(changed.get(part, [])) for part in parts)
     if may_differ and not same:
         return None
     check_same_data(run, here)
     _check_complete(run, found, changed, record, parts)
-    _log_other_changes(found, parts)
+    _log_other_changes(found, parts, known.noun)
     return Splits(found.parts["train"], found.parts["val"], found.parts["test"], known)
 
 
 def _changed(split: Split, record: SplitRecord, part: str) -> list[str]:
     """The names of images whose content differs from the record."""
-    if split.files is None or not len(split):
+    if split.files is None:
         return []
     known = dict(zip(record.parts[part].names, record.parts[part].hashes, strict=True))
-    hashes = hash_images(split.files.paths)
-    pairs = zip(split.files.names, hashes, strict=True)
+    names = [*split.files.names, *(item.name for item in split.left_out)]
+    hashes = hash_images([*split.files.paths, *(item.path for item in split.left_out)])
+    pairs = zip(names, hashes, strict=True)
     return [name for name, digest in pairs if known[name] != digest]
 
 
@@ -205,26 +213,26 @@ def _check_complete(
     """Raise if images of `parts` are missing or changed."""
     faults = []
     for part in parts:
-        count, what = record.parts[part].count, f"{PART_WORDS[part]} images"
+        count, what = record.parts[part].count, f"{PART_WORDS[part]} {_noun(run)}s"
         for names, verb in ((found.gone[part], "gone"), (changed.get(part, []), "changed")):
             if names:
                 faults.append(f"{len(names)} of {count} {what} {verb} ({_named(names)})")
     if faults:
         raise DataError(
-            f"the images are not those that {str(run.path)!r} was trained with: "
+            f"the {_noun(run)}s are not those that {str(run.path)!r} was trained with: "
             f"{', '.join(faults)}; restore them as they were, or train a new run"
         )
 
 
-def _log_other_changes(found: RecordedFolder, parts: Collection[str]) -> None:
+def _log_other_changes(found: RecordedFolder, parts: Collection[str], noun: str) -> None:
     """Warn of new images, and of missing images in splits that are not used."""
     if found.new:
-        message = "%d image(s) are new since training and are not used (%s)"
-        _log.warning(message, len(found.new), _named(found.new))
+        message = "%d %s(s) are new since training and are not used (%s)"
+        _log.warning(message, len(found.new), noun, _named(found.new))
     for part, names in found.gone.items():
         if names and part not in parts:
-            message = "%d %s image(s) are gone since training (%s)"
-            _log.warning(message, len(names), PART_WORDS[part], _named(names))
+            message = "%d %s %s(s) are gone since training (%s)"
+            _log.warning(message, len(names), PART_WORDS[part], noun, _named(names))
 
 
 def _check_unseen(
@@ -237,12 +245,12 @@ def _check_unseen(
         files = getattr(splits, part).files
         if files is None or not trained or not record.names:
             continue
-        hashes = hash_images(files.paths)
+        noun, hashes = splits.info.noun, hash_images(files.paths)
         copies = [name for name, h in zip(files.names, hashes, strict=True) if h in trained]
         if copies:
             raise DataError(
-                f"{len(copies)} of {len(hashes)} {PART_WORDS[part]} images were trained on by "
-                f"{str(run.path)!r} ({_named(copies)}): use images that it has not seen"
+                f"{len(copies)} of {len(hashes)} {PART_WORDS[part]} {noun}s were trained on by "
+                f"{str(run.path)!r} ({_named(copies)}): use {noun}s that it has not seen"
             )
 
 
@@ -252,9 +260,9 @@ def _check_unchanged(
     """Raise if a data set without files has other images, or another split, than the run."""
     for part in parts:
         if describe_part(split := getattr(splits, part)) != record.parts[part]:
-            was, now = record.parts[part].count, len(split)
+            was, now, noun = record.parts[part].count, len(split), splits.info.noun
             raise DataError(
-                f"the {PART_WORDS[part]} images of {splits.info.name} are not those that "
+                f"the {PART_WORDS[part]} {noun}s of {splits.info.name} are not those that "
                 f"{str(run.path)!r} was trained with ({now} now, {was} then): the set has changed; "
                 "restore it (on the hub by data.name=hf:NAME@REVISION), or train a new run"
             )
@@ -285,11 +293,12 @@ def _fits_predictions(run: RunFolder, test: Split) -> bool:
     target = run.predictions().get("target")
     if target is None:
         return True
-    labels = test.labels.numpy()
-    return len(target) == len(labels) and bool(np.all((target == labels) | (target < 0)))
+    labels = np.concatenate([test.labels.numpy(), np.full(len(test.left_out), -1)])
+    fits = len(target) in {len(test), len(labels)}  # old runs do not count what was left out
+    return fits and bool(np.all((target == labels[: len(target)]) | (target < 0)))
 
 
-def _copy_warnings(record: SplitRecord) -> list[str]:
+def _copy_warnings(record: SplitRecord, noun: str) -> list[str]:
     """A warning if test images are copies of training or validation images."""
     trained = {digest for part in ("train", "val") for digest in record.parts[part].hashes}
     test = record.parts["test"]
@@ -298,8 +307,9 @@ def _copy_warnings(record: SplitRecord) -> list[str]:
     if not copies:
         return []
     return [
-        f"{len(copies)} of {test.count} test images are copies of training or validation images "
-        f"({_named(copies)}): accuracy on them is inflated; `saccade data check` lists copies"
+        f"{len(copies)} of {test.count} test {noun}s are copies of training or validation {noun}s "
+        f"({_named(copies)}): accuracy on them is inflated"
+        + ("; `saccade data check` lists copies" if noun == "image" else "")
     ]
 
 

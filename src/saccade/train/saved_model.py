@@ -150,20 +150,33 @@ def data_of(path: str | Path, *, name: str | None = None, root: Path | None = No
                 "cifar10, or --data folder --data-root DIR"
             )
         config = make_config(trained["config"], source=str(where))
-        if config.data.name == "folder" and root is None:
+        if config.data.name in ("folder", "text_folder") and root is None:
             raise ConfigError(
-                f"{str(path)!r} was trained on a folder of images, whose place it does not record: "
-                "name the folder, as in --data-root DIR"
+                f"{str(path)!r} was trained on a folder of "
+                f"{'images' if config.data.name == 'folder' else 'texts'}, whose place it does not "
+                "record: name the folder, as in --data-root DIR"
             )
         return config.data.model_copy(update={"root": root})
     size = record.get("img_size")
-    return other_data(name, root, size[0] if isinstance(size, list) and size else None)
+    like = None if trained is None else make_config(trained["config"], source=str(where)).data
+    side = size[0] if isinstance(size, list) and size else None
+    return other_data(name, root, side, like=like)
 
 
-def other_data(name: str, root: Path | None, side: int | None) -> DataConfig:
-    """A data set by name; its images are resized to `side` if they have no fixed size."""
+def other_data(
+    name: str, root: Path | None, side: int | None, *, like: DataConfig | None = None
+) -> DataConfig:
+    """A data set by name, for a model.
+
+    Args:
+        name: The name.
+        root: The folder of the data.
+        side: Images are resized to it if they have no fixed size.
+        like: The data that the model was trained on; a set of the same name has the same options.
+    """
     is_sized = name in ("folder", "shapes") or ":" in name
-    return DataConfig(name=name, root=root, image_size=side if is_sized else None)
+    options = like.options if like is not None and like.name == name else {}
+    return DataConfig(name=name, root=root, image_size=side if is_sized else None, options=options)
 
 
 def load_saved_data(path: str | Path, info: DatasetInfo, data: DataConfig) -> Splits:

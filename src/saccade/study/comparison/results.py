@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from saccade.results import (
     shared_rate_note,
     skipped_note,
 )
-from saccade.runs import TOGETHER, Predictions, RunFolder, read_predictions
+from saccade.runs import TOGETHER, Predictions, RunFolder, noun_of, read_predictions
 from saccade.stats import CONFIDENCE
 from saccade.study.comparison.fairness import UnfairError, check_run, check_together
 from saccade.study.comparison.folder import VERSION, ComparisonFolder
@@ -85,6 +85,7 @@ def collect(folder: ComparisonFolder) -> dict[str, Any]:
         "baseline": plan.baseline,
         "confidence": CONFIDENCE,
         "speed": speed,
+        "input": _noun(folder, done),
         "images": shared.found.num_images,
         "images_skipped": shared.found.num_skipped,
         "rows": shared.rows,
@@ -263,13 +264,18 @@ def _devices(folder: ComparisonFolder, done: Mapping[Job, Any]) -> list[str]:
     return sorted({str(folder.run(job).environment().get("device")) for job in done})
 
 
+def _noun(folder: ComparisonFolder, done: Iterable[Job]) -> str:
+    """What an input of the runs is, in the singular; an image before the first has finished."""
+    return next((noun_of(folder.run(job).dataset().get("kind")) for job in done), "image")
+
+
 def _notes(
     folder: ComparisonFolder, done: Mapping[Job, Any], speed: Speed, found: Results
 ) -> list[str]:
     """Notes that a reader needs to interpret the table."""
     notes = [shared_rate_note(folder.plan.base.optim.lr, is_tuned=folder.plan.trials is not None)]
     if found.num_skipped:
-        notes.append(skipped_note(found.num_images, found.num_skipped))
+        notes.append(skipped_note(found.num_images, found.num_skipped, _noun(folder, done)))
     devices = _devices(folder, done)
     if speed == "alone":
         notes.append("s/epoch and img/s were measured after training, one attention at a time")

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from saccade.config import Config, Range
-from saccade.errors import RunLockedError, TakenOver, TrainingError
+from saccade.errors import ConfigError, RunLockedError, TakenOver, TrainingError
 from saccade.io import locked
 from saccade.results import Results
 from saccade.runs import PREDICTIONS
@@ -29,6 +29,7 @@ from saccade.train.progress import print_line
 from saccade.train.signals import stop_signals
 
 __all__ = [
+    "check_settings",
     "check_untested",
     "choose_settings",
     "describe_candidates",
@@ -58,9 +59,24 @@ def is_searching(folder: ComparisonFolder) -> bool:
 
 
 def search_results(folder: ComparisonFolder, attention: str) -> dict[str, Any]:
-    """Results of the search of an attention so far; empty before its first trial."""
+    """Results of the search of an attention so far; empty before its first trial.
+
+    Raises:
+        ConfigError: The file was changed, is of another search, or cannot be read.
+    """
     own = folder.search(attention)
-    return own.read("results.json", "delete it") if (own.path / "results.json").exists() else {}
+    if not (own.path / "results.json").exists():
+        return {}
+    values = own.read("results.json", "delete it")
+    identity = own.identity()
+    if identity["attention"] != attention:
+        raise ConfigError(
+            f"{str(own.path)!r} must be the search of {attention}, got that of "
+            f"{identity['attention']}; restore it"
+        )
+    if values.get("search", identity) != identity:  # earlier versions did not record it
+        raise ConfigError(f"{str(own.path / 'results.json')!r} is of another search; delete it")
+    return values
 
 
 def unfinished(folder: ComparisonFolder) -> list[str]:
@@ -116,12 +132,38 @@ def _try(folder: ComparisonFolder, attention: str, since: float, say: Say) -> bo
 def choose_settings(folder: ComparisonFolder) -> None:
     """Write the best values of each search, once all have ended."""
     check_untested(folder)
-    settings: dict[str, Any] = {}
-    for attention in folder.plan.attentions:
-        best = search_results(folder, attention)["best"]
-        base = folder.search(attention).base()
-        settings[attention] = None if best is None else values_of(base, best["params"])
+    settings = {name: _best_settings(folder, name) for name in folder.plan.attentions}
     folder.write(TUNED_SETTINGS, {"settings": settings})
+
+
+def _best_settings(folder: ComparisonFolder, attention: str) -> dict[str, Any] | None:
+    """The best settings that a search found; None if all of its trials failed."""
+    best = search_results(folder, attention)["best"]
+    return None if best is None else values_of(folder.search(attention).base(), best["params"])
+
+
+def check_settings(folder: ComparisonFolder) -> None:
+    """Refuse settings that are not those that the searches found, before runs use them.
+
+    Results of a search that were deleted are made again.
+
+    Raises:
+        ConfigError: The settings are others. The message names an attention.
+    """
+    settings = folder.plan.settings
+    if folder.plan.trials is None or settings is None:
+        return
+    for attention in folder.plan.attentions:
+        if not search_results(folder, attention):  # they were deleted
+            own = type(folder.search(attention)).open(folder.search(attention).path)
+            write_results(own, own.load())
+        found = _best_settings(folder, attention)
+        if attention not in settings or settings[attention] != found:
+            raise ConfigError(
+                f"{str(folder.path / TUNED_SETTINGS)!r} must have the best settings of the search "
+                f"of {attention}, {found}, got {settings.get(attention)}; delete it to choose them "
+                "again"
+            )
 
 
 def check_untested(folder: ComparisonFolder) -> None:

@@ -21,6 +21,7 @@ from saccade.study.comparison.plan import Job, Plan
 from saccade.study.comparison.progress import Watcher
 from saccade.study.comparison.results import collect
 from saccade.study.comparison.search import (
+    check_settings,
     check_untested,
     choose_settings,
     describe_candidates,
@@ -87,6 +88,7 @@ def compare(
             _search(folder, jobs, launcher, quiet=quiet)
             folder = ComparisonFolder.open(out)  # with the settings that were found
         elif folder.plan.trials is not None:
+            check_settings(folder)
             check_untested(folder)
         _prepare(folder, folder.plan, splits.info)
         return _run(folder, jobs, launcher, quiet=quiet)

@@ -17,7 +17,7 @@ import shutil
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import uuid4
 
 from saccade.config import Config, dump_config
@@ -196,6 +196,10 @@ class TuningFolder(StudyFolder):
         """Base configuration of every trial."""
         sha256 = self.settings().base_sha256
         return self.read_base([sha256] if sha256 else [])
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this search from others, for `results.json`."""
+        return {"attention": self.base().model.attention, "created": self.settings().created}
 
     def trials_wanted(self) -> int:
         """Total number of trials to run; at most the size of the grid."""

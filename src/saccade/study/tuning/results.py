@@ -60,6 +60,7 @@ def collect(folder: TuningFolder, study: optuna.Study) -> dict[str, Any]:
     return {
         "version": VERSION,
         "kind": "tune",
+        "search": folder.identity(),
         "recipe": settings.recipe,
         "metric": settings.metric,
         "direction": METRICS[settings.metric],
