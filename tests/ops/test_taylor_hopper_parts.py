@@ -168,10 +168,10 @@ def test_parts_give_what_the_whole_gives(batch, heads, keys, parts, imitated, mo
 
 
 def test_keys_that_lie_in_what_is_written_are_noticed(imitated, monkeypatch):
-    p, room = random_problem(4, 2, 256), direct_hopper._room
+    p, scratch = random_problem(4, 2, 256), direct_hopper._scratch
     out, _ = direct.run_direct(p, keep=True)
     monkeypatch.setattr(direct_hopper, "FREE_BYTES", 0)
-    monkeypatch.setattr(direct_hopper, "_room", lambda p, later: room(p, later._base))
+    monkeypatch.setattr(direct_hopper, "_scratch", lambda p, later: scratch(p, later._base))
     assert not torch.equal(direct_hopper.run_forward(p, keep=False)[0], out)
 
 

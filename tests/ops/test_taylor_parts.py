@@ -144,16 +144,18 @@ def test_whole_and_split_tiles_add_up(dim, keys, masked, monkeypatch):
 def test_split_tiles_are_summed_in_the_memory_of_the_output(width, monkeypatch):
     q, k, v, _ = draw(0, batch=1, heads=1, queries=600, keys=300, dim=20, width=width)
     run = partial(fused, "efficient", q.float(), k.float(), v.float(), None)
-    inside, scratch = [], efficient_state._scratch
+    inside, scratch = [], efficient_state._scratch_numbers
 
     def noted(p, room, count):
         found = scratch(p, room, count)
         inside.append(found.data_ptr() == room.data_ptr())
         return found
 
-    monkeypatch.setattr(efficient_state, "_scratch", noted)
+    monkeypatch.setattr(efficient_state, "_scratch_numbers", noted)
     found = run()
-    monkeypatch.setattr(efficient_state, "_scratch", lambda p, room, count: p.numbers(count))
+    monkeypatch.setattr(
+        efficient_state, "_scratch_numbers", lambda p, room, count: p.numbers(count)
+    )
     assert torch.equal(run(), found)
     assert set(inside) == {True}  # on a GPU a first call is dry_run
 

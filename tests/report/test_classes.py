@@ -66,7 +66,7 @@ def test_calibration_error_is_the_evaluations(tmp_path: Path) -> None:
     batch = SimpleNamespace(
         images=logits, targets=targets, valid=torch.ones(300, dtype=bool), index=torch.arange(300)
     )
-    loader = SimpleNamespace(epoch=lambda _: [batch])
+    loader = SimpleNamespace(epoch=lambda _: [batch], num_left_out=0)
     judged = evaluate(torch.nn.Identity(), loader, num_classes=4, ranks=Ranks(torch.device("cpu")))
     confidence, predicted = logits.softmax(1).max(1)
     found = reliability(group_of(write(tmp_path / "run", targets, predicted, confidence)))

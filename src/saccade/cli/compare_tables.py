@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from saccade.cli.terminal import print_table
-from saccade.runs import speed_unit
+from saccade.nouns import speed_unit
 
 __all__ = ["print_results", "show_estimate"]
 

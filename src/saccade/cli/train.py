@@ -97,7 +97,8 @@ def _show(values: dict[str, Any], *, as_json: bool) -> None:
 
 def _noun(values: dict[str, Any]) -> str:
     """What the inputs of the run are, in the singular."""
-    from saccade.runs import RunFolder, noun_of
+    from saccade.nouns import noun_of
+    from saccade.runs import RunFolder
 
     return noun_of(RunFolder(values["run"]).dataset().get("kind")) if "run" in values else "image"
 

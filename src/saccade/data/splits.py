@@ -27,7 +27,7 @@ from saccade.data.stratify import (
     subset_by_name,
 )
 from saccade.errors import DataError
-from saccade.runs.nouns import noun_of
+from saccade.nouns import noun_of
 
 __all__ = [
     "Box",

@@ -124,6 +124,7 @@ def evaluate_classifier(
     return {
         "run": "",
         "split": "test",
+        "input": "image",
         "weights": str(model.facts.get("model", {}).get("precision", "")),
         "count": len(labels),
         "skipped": 0,

@@ -17,13 +17,13 @@ from typing import Any
 from saccade.config import Config
 from saccade.errors import ConfigError, DamagedRunError
 from saccade.io import is_unchanged, read_json
+from saccade.nouns import noun_of
 from saccade.results import TestedRun
 from saccade.runs import (
     PREDICTIONS,
     Predictions,
     RunFolder,
     find_runs,
-    noun_of,
     read_predictions,
     trained_together,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from saccade.runs.checkpoints import Checkpoint
 from saccade.runs.folder import MENDABLE, NO_MANIFEST, PREDICTIONS, RunFolder, find_runs
 from saccade.runs.manifest import SPLIT
-from saccade.runs.nouns import noun_of, speed_unit
 from saccade.runs.overlap import TOGETHER, trained_together
 from saccade.runs.predictions import Predictions, read_predictions
 
@@ -19,8 +18,6 @@ __all__ = [
     "Predictions",
     "RunFolder",
     "find_runs",
-    "noun_of",
     "read_predictions",
-    "speed_unit",
     "trained_together",
 ]

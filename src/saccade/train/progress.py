@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from saccade.runs import speed_unit
+from saccade.nouns import speed_unit
 
 __all__ = [
     "LiveReporter",

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from saccade.errors import ConfigError
 from saccade.layers.attentions import ATTENTIONS, describe_kind
+from saccade.nouns import noun_of
 from saccade.results import (
     Accuracy,
     Answers,
@@ -20,7 +21,7 @@ from saccade.results import (
     shared_rate_note,
     skipped_note,
 )
-from saccade.runs import TOGETHER, Predictions, RunFolder, noun_of, read_predictions
+from saccade.runs import TOGETHER, Predictions, RunFolder, read_predictions
 from saccade.stats import CONFIDENCE
 from saccade.study.comparison.fairness import UnfairError, check_run, check_together
 from saccade.study.comparison.folder import VERSION, ComparisonFolder
