@@ -349,12 +349,12 @@ def test_a_run_continued_by_another_process_meanwhile_resumes_from_its_newest_ch
     stopped_early(out)
     seen = RunFolder(out).checkpoints()
 
-    def load_slowly(config: DataConfig) -> Splits:
+    def load_slowly(config: DataConfig, **options: bool) -> Splits:
         (other,) = launch(tiny(), out, body=partial(dying_after, 11, train_and_exit))
         other.join()
         assert other.exitcode == -signal.SIGKILL
         assert not set(seen) & set(RunFolder(out).checkpoints())
-        return load_splits(config)
+        return load_splits(config, **options)
 
     monkeypatch.setattr(run_data, "load_splits", load_slowly)
     train(tiny(), out, resume=True, quiet=True)
@@ -369,10 +369,10 @@ def test_a_folder_that_another_process_uses_meanwhile_is_refused(
     """The other process has ended before this one starts training, and its files are kept."""
     out = tmp_path / "run"
 
-    def load_slowly(config: DataConfig) -> Splits:
+    def load_slowly(config: DataConfig, **options: bool) -> Splits:
         monkeypatch.undo()
         stopped_early(out)
-        return load_splits(config)
+        return load_splits(config, **options)
 
     monkeypatch.setattr(run_data, "load_splits", load_slowly)
     with pytest.raises(ConfigError, match="a run is there already"):
