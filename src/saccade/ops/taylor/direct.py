@@ -28,8 +28,9 @@ from saccade.ops.taylor.denominators import numerator_gradient, safe_denominator
 
 __all__ = ["direct"]
 
-_CPU_BYTES = 2 << 20
-"""Size of a chunk of weights on a CPU: every pass over it should find it in the cache of a core."""
+_THREAD_BYTES = 3 << 20
+"""Bytes of weights in a chunk for each thread of a CPU: few enough for the cache, and so many that
+waking the threads, once for each operation on a chunk, costs little (docs/log.md)."""
 
 
 class _Square(NamedTuple):
@@ -85,7 +86,8 @@ def _buffer(q: Tensor, keys: int) -> tuple[Tensor, int, int]:
     """Memory for the t of a chunk (G, n, S), and its numbers of heads and of queries."""
     (batch, heads, queries, _), dtype = q.shape, compute_dtype(q.dtype)
     per_token = max(1, keys * dtype.itemsize)
-    group, length = chunk_sizes(batch * heads, queries, per_token, q.device, cpu_bytes=_CPU_BYTES)
+    cpu_bytes = _THREAD_BYTES * torch.get_num_threads()
+    group, length = chunk_sizes(batch * heads, queries, per_token, q.device, cpu_bytes=cpu_bytes)
     return q.new_empty(group, length, keys, dtype=dtype), group, length
 
 
